@@ -98,7 +98,7 @@ async def test_sending_waits_for_credit() -> None:
     await asyncio.sleep(0.01)
     assert not sending.done()
     assert sum(map(len, subscription.heard)) == OUTPUT_MAX
-    talk.hear(Credit(1))
+    talk.deliver(Credit(1))
     await asyncio.wait_for(sending, 5)
 
 
@@ -121,8 +121,8 @@ async def test_whoever_waits_is_told_that_the_other_end_is_gone() -> None:
 
 async def test_what_was_said_before_is_still_received() -> None:
     talk = TaskSession(Ear().hear)
-    talk.hear("last words")
-    talk.hear(Resize(5, 6))
+    talk.deliver("last words")
+    talk.deliver(Resize(5, 6))
     talk.hang_up()
     assert await talk.receive() == "last words"
     assert talk.size == (5, 6)
@@ -134,12 +134,12 @@ async def test_what_was_said_before_is_still_received() -> None:
 
 async def test_no_resize_is_missed_between_two_looks() -> None:
     talk = TaskSession(Ear().hear)
-    talk.hear(Resize(5, 6))
+    talk.deliver(Resize(5, 6))
     assert await asyncio.wait_for(talk.resized(), 1) == (5, 6)
     waiting = asyncio.create_task(talk.resized())
     await asyncio.sleep(0)
     assert not waiting.done()
-    talk.hear(Resize(7, 8))
+    talk.deliver(Resize(7, 8))
     assert await asyncio.wait_for(waiting, 1) == (7, 8)
 
 
@@ -156,7 +156,7 @@ async def test_credit_is_given_back_as_messages_are_received() -> None:
     subscription = Ear()
     talk = TaskSession(subscription.hear)
     for _ in range(8):
-        talk.hear(b"x" * (INPUT_MAX // 8))
+        talk.deliver(b"x" * (INPUT_MAX // 8))
     for _ in range(8):
         await talk.receive()
     assert sum(read_from_worker(message).bytes for message in subscription.heard) == INPUT_MAX

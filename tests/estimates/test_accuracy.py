@@ -51,7 +51,7 @@ async def test_what_was_said_is_compared_with_when_the_job_started(store: Memory
     said = [learned(8, 20), learned(12, 20), learned(4, 9), learned(10.5, 12)]
     for estimate in said:
         (job_id,) = await submit(store, a_job())
-        scores.give(job_id, "medium", estimate, clock())
+        scores.record(job_id, "medium", estimate, clock())
     await scores.settle(store, recorder)
     assert not summaries(recorder.counted())
     clock.advance(ms=10_000)
@@ -66,9 +66,9 @@ async def test_each_job_counts_once_and_now_is_right_if_it_was_so(store: MemoryS
     scores, recorder = EstimateAccuracy(Beats()), MetricsRecorder()
     await register(store, slots=10)
     now, late = await submit(store, a_job(), a_job())
-    scores.give(now, "medium", learned(0, 0), clock())
-    scores.give(late, "medium", learned(0, 0), clock())
-    scores.give(late, "medium", learned(100, 100), clock())
+    scores.record(now, "medium", learned(0, 0), clock())
+    scores.record(late, "medium", learned(0, 0), clock())
+    scores.record(late, "medium", learned(100, 100), clock())
     await claim(store, free=1)
     clock.advance(ms=2_000)
     await claim(store, free=1)
@@ -81,7 +81,7 @@ async def test_a_job_that_never_starts_is_given_up(store: MemoryStore, clock: Ma
     scores, recorder = EstimateAccuracy(Beats()), MetricsRecorder()
     cancelled, waiting = await submit(store, a_job(), a_job())
     for job_id in (cancelled, waiting, JobId("gone")):
-        scores.give(job_id, "medium", learned(1, 2), clock())
+        scores.record(job_id, "medium", learned(1, 2), clock())
     await store.cancel([cancelled])
     await scores.settle(store, recorder)
     assert not summaries(recorder.counted())
@@ -94,20 +94,20 @@ async def test_a_job_that_never_starts_is_given_up(store: MemoryStore, clock: Ma
 async def test_the_sample_is_bounded_in_number_and_in_time(store: MemoryStore, clock: ManualClock) -> None:
     scores, recorder = EstimateAccuracy(Beats()), MetricsRecorder()
     for number in range(2 * PENDING_MAX):
-        scores.give(JobId(f"a{number}"), "low", learned(1, 2), clock())
-    scores.give(JobId("b"), "high", learned(1, 2), clock())
+        scores.record(JobId(f"a{number}"), "low", learned(1, 2), clock())
+    scores.record(JobId("b"), "high", learned(1, 2), clock())
     assert len(scores._pending) == PENDING_MAX + 1
     await scores.settle(store, recorder)
     assert len(scores._pending) == PENDING_MAX + 1 - JOBS_PER_READ
     hurried = EstimateAccuracy(Beats(SAMPLED_EVERY / 10))
     for number in range(100):
-        hurried.give(JobId(f"a{number}"), "low", learned(1, 2), clock())
+        hurried.record(JobId(f"a{number}"), "low", learned(1, 2), clock())
     assert 5 <= len(hurried._pending) <= 20
 
 
 async def test_metrics_show_coverage_error_and_what_estimates_rest_on(store: MemoryStore, clock: ManualClock) -> None:
     scores, recorder = EstimateAccuracy(Beats()), MetricsRecorder()
-    scores.give(JobId("gone"), "low", Estimate(position=3), clock())
+    scores.record(JobId("gone"), "low", Estimate(position=3), clock())
     await scores.settle(store, recorder)
     for within in (True, True, False, True):
         recorder.scored("low", within_p50=within, within_p90=True, error=0.12)

@@ -6,15 +6,15 @@ import pytest
 
 from headway.core.policy.enforced import limit_key
 from headway.estimates.costs import (
+    LEAST_CHANGE,
     NOTED_MAX,
     REMEMBERED,
     TENANT_JOBS,
     TENANT_PARTS,
     TENANTS_MAX,
-    WORTH_TELLING,
     TaskCosts,
+    is_worth_writing,
     learn,
-    worth_telling,
 )
 from headway.policy_store.rule_documents import change_costs, read_costs
 from headway.stores.base import RULES
@@ -62,16 +62,16 @@ def test_a_cost_is_never_nothing() -> None:
     "old_us, count, seconds, worth",
     [
         pytest.param(None, 1, 1.0, True, id="the first"),
-        pytest.param(SECOND, REMEMBERED, 1 + 1.8 * WORTH_TELLING, False, id="hardly more"),
-        pytest.param(SECOND, REMEMBERED, 1 + 2.2 * WORTH_TELLING, True, id="more"),
-        pytest.param(SECOND, REMEMBERED, 1 - 2.2 * WORTH_TELLING, True, id="less"),
+        pytest.param(SECOND, REMEMBERED, 1 + 1.8 * LEAST_CHANGE, False, id="hardly more"),
+        pytest.param(SECOND, REMEMBERED, 1 + 2.2 * LEAST_CHANGE, True, id="more"),
+        pytest.param(SECOND, REMEMBERED, 1 - 2.2 * LEAST_CHANGE, True, id="less"),
         pytest.param(SECOND, 1, 5.0, False, id="one that took long"),
     ],
 )
 def test_what_has_hardly_moved_is_not_worth_telling(
     old_us: int | None, count: int, seconds: float, worth: bool
 ) -> None:
-    assert worth_telling(old_us, (count, count * seconds)) is worth
+    assert is_worth_writing(old_us, (count, count * seconds)) is worth
 
 
 async def test_what_is_not_worth_telling_is_not_written(store: MemoryStore) -> None:

@@ -12,12 +12,12 @@ from headway.estimates.history import (
     HOUR_MS,
     LANE_JOBS,
     LEARNED,
-    LOOK_EVERY,
     NOTED_MAX,
+    PUBLISH_EVERY,
+    PUBLISH_FIRST_EVERY,
+    READ_EVERY,
     TASK_JOBS,
     TASKS_MAX,
-    TELL_EVERY,
-    TELL_FIRST,
     TENANTS_MAX,
     WINDOW_MS,
     ArrivalWindow,
@@ -97,15 +97,15 @@ async def test_it_is_told_soon_while_little_is_known_and_seldom_later(store: Mem
 
     assert await versions() == 1
     assert await versions() == 1
-    beats.seconds += TELL_FIRST
+    beats.seconds += PUBLISH_FIRST_EVERY
     assert await versions() == 2
     for _ in range(1_000):
         lessons.note([(a_lease(), 2.0)])
-    beats.seconds += TELL_FIRST
+    beats.seconds += PUBLISH_FIRST_EVERY
     assert await versions() == 3
-    beats.seconds += TELL_FIRST
+    beats.seconds += PUBLISH_FIRST_EVERY
     assert await versions() == 3
-    beats.seconds += TELL_EVERY
+    beats.seconds += PUBLISH_EVERY
     assert await versions() == 4
 
 
@@ -119,7 +119,7 @@ async def test_nothing_is_lost_while_others_write(store: MemoryStore) -> None:
     for _ in range(20):
         lessons.note([(a_lease(), 2.0)])
     await lessons.publish(Contended(clock=ManualClock()))
-    beats.seconds += TELL_EVERY
+    beats.seconds += PUBLISH_EVERY
     assert (await told(store, lessons)).task("t", "medium") is not None
 
 
@@ -166,7 +166,7 @@ async def test_what_comes_all_at_once_now_and_then_is_a_burst(store: MemoryStore
     for burst in range(12):
         for number in range(200):
             lessons.note([(a_lease(tenant="bulk", after_s=600 * burst + number / 20), 1.0)])
-        beats.seconds += TELL_EVERY
+        beats.seconds += PUBLISH_EVERY
         await lessons.publish(store)
     coming = Model(await read_learned(store, BEGINS_AT + 6_600_000)).learned.arrivals["medium"]["bulk"]
     assert not coming.steady
@@ -248,5 +248,5 @@ async def test_those_who_estimate_look_once_in_a_while(store: MemoryStore) -> No
         lessons.note([(a_lease(), 1.0)])
     await lessons.publish(store)
     assert await lookup.known(store, 0) is nothing
-    beats.seconds += LOOK_EVERY + 1
+    beats.seconds += READ_EVERY + 1
     assert (await lookup.known(store, 0)).lane("medium") is not None

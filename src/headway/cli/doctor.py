@@ -140,25 +140,25 @@ async def _check_writing(store: Store) -> Check:
     return Check("writing", "ok", "a document was written and removed")
 
 
-def _check_transient(told: str) -> Check:
-    if told.startswith("in "):
-        return Check("transient store", "ok", f"transient jobs wait {told}")
+def _check_transient(detail: str) -> Check:
+    if detail.startswith("in "):
+        return Check("transient store", "ok", f"transient jobs wait {detail}")
     advice = "see to it, or name another with HEADWAY_TRANSIENT_STORE; durable jobs go on meanwhile"
-    return Check("transient store", "fail", f"transient jobs are {told}", advice)
+    return Check("transient store", "fail", f"transient jobs are {detail}", advice)
 
 
-def _check_transport(told: str) -> Check:
-    if not Transport(told).exposed:
-        return Check("transport", "ok", told)
+def _check_transport(detail: str) -> Check:
+    if not Transport(detail).exposed:
+        return Check("transport", "ok", detail)
     advice = "write rediss:// for Redis; for PostgreSQL add sslmode=verify-full to the address"
-    return Check("transport", "warning", f"anyone on the network could read along: {told}", advice)
+    return Check("transport", "warning", f"anyone on the network could read along: {detail}", advice)
 
 
-def _check_failover(told: str) -> Check:
-    if told.startswith("loses"):
-        return Check("failover", "ok", told)
+def _check_failover(detail: str) -> Check:
+    if detail.startswith("loses"):
+        return Check("failover", "ok", detail)
     advice = "set min-replicas-to-write 1 and min-replicas-max-lag 2 on the servers, and add ?replicas=1 to the address"
-    return Check("failover", "warning", told, advice)
+    return Check("failover", "warning", detail, advice)
 
 
 def _check_sqlite(version: str) -> Check:

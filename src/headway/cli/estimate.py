@@ -46,7 +46,7 @@ def estimate(
     elif found is None:
         print(render.clean(f"{job.task} is {job.state.value}; only a queued job has an estimate."))
     elif found.p50 is None or found.p90 is None:
-        print(render.clean(f"{job.task}: {told(found)}"))
+        print(render.clean(f"{job.task}: {start_text(found)}"))
     else:
         facts = {
             "task": job.task,
@@ -65,7 +65,7 @@ def estimate_values(found: Estimate | None) -> dict[str, Any] | None:
     return {"p50": found.p50, "p90": found.p90, "position": found.position, "basis": found.basis}
 
 
-def told(found: Estimate) -> str:
+def start_text(found: Estimate) -> str:
     """Return an estimate as one line of text."""
     place = "" if found.position is None else f", {_place(found.position)}"
     if found.p50 is None or found.p90 is None:

@@ -86,7 +86,7 @@ class HttpOperator:
     async def open(self) -> None:
         """Check that the server answers and lets this token in, and read the time of its store."""
         try:
-            told = await self._get("/server")
+            reply = await self._get("/server")
         except BaseException as problem:
             await self.close()
             if isinstance(problem, ServerRefused) and problem.code == "not_found":
@@ -94,7 +94,7 @@ class HttpOperator:
                     f"{self._http.address} does not answer as Headway {__version__} does; use one release on both sides"
                 ) from problem
             raise
-        self._ahead_ms = read_moment(told["time"]) - time.monotonic() * 1_000
+        self._ahead_ms = read_moment(reply["time"]) - time.monotonic() * 1_000
 
     async def close(self) -> None:
         await self._http.close()
@@ -141,25 +141,26 @@ class HttpOperator:
             return None
         try:
             values = await self._get(f"/tasks/{job_id}")
-            told = await self._get(f"/tasks/{job_id}/why")
+            reply = await self._get(f"/tasks/{job_id}/why")
         except JobNotFound:
             return None
         estimate = values["estimate"]
-        reasons = [Reason(one.pop("code"), one.pop("text"), one) for one in told["reasons"]]
-        waited = {reason: round(seconds * 1_000) for reason, seconds in told["waited_seconds"].items()}
+        reasons = [Reason(one.pop("code"), one.pop("text"), one) for one in reply["reasons"]]
+        waited = {reason: round(seconds * 1_000) for reason, seconds in reply["waited_seconds"].items()}
         return JobReport(self._job(values), estimate and Estimate(**estimate), reasons, waited)
 
     async def passed_over(self, job: JobRecord) -> int:
-        told = await self._get(f"/tasks/{job.job_id}/why")
-        return int(told["passed_over"])
+        reply = await self._get(f"/tasks/{job.job_id}/why")
+        return int(reply["passed_over"])
 
     async def stats(self) -> Stats:
-        told = await self._get("/queue/counts")
+        reply = await self._get("/queue/counts")
         lanes = {
-            name: LaneStats(**lane | {"oldest_at": _moment(lane["oldest_at"])}) for name, lane in told["queues"].items()
+            name: LaneStats(**lane | {"oldest_at": _moment(lane["oldest_at"])})
+            for name, lane in reply["queues"].items()
         }
         workers = tuple([_worker(one) async for one in self._items("/workers", "workers", tasks=False)])
-        return Stats(read_moment(told["at"]), lanes, workers, told["totals"], told["recent"], told["kept"])
+        return Stats(read_moment(reply["at"]), lanes, workers, reply["totals"], reply["recent"], reply["kept"])
 
     async def cancel(self, job_ids: Sequence[JobId]) -> list[State | None]:
         return await self._change("/tasks/cancel", job_ids)
@@ -205,23 +206,23 @@ class HttpOperator:
 
     async def apply_policy(self, policy: Policy, note: str) -> PolicyChange:
         before = await self.policy_version()
-        told = await self._ask("PUT", "/policy", policy_data(policy), note=note)
-        return PolicyChange(before, _version(told), _findings(told))
+        reply = await self._ask("PUT", "/policy", policy_data(policy), note=note)
+        return PolicyChange(before, _version(reply), _findings(reply))
 
     async def roll_back(self, to: int | None) -> PolicyChange:
         before = await self.policy_version()
         if not before.version:
             raise PolicyError("no policy was ever applied, so there is none to roll back to")
-        told = await self._ask("POST", "/policy/rollback", {"to": to})
-        return PolicyChange(before, _version(told), _findings(told))
+        reply = await self._ask("POST", "/policy/rollback", {"to": to})
+        return PolicyChange(before, _version(reply), _findings(reply))
 
     async def recent_load(self, policy: Policy) -> OfferedLoad | None:
         query = JobQuery(states=(State.COMPLETED,), limit=JOBS_READ)
         return load_of(await self.find(query, include=None), policy)
 
     async def accuracy(self) -> dict[str, AccuracySummary]:
-        told = await self._get("/queue/estimates")
-        return {lane: AccuracySummary(**values) for lane, values in told["queues"].items()}
+        reply = await self._get("/queue/estimates")
+        return {lane: AccuracySummary(**values) for lane, values in reply["queues"].items()}
 
     async def crons(self) -> list[CronView]:
         return [_cron(values) async for values in self._items("/crons")]
@@ -242,8 +243,8 @@ class HttpOperator:
     async def _change(self, path: str, job_ids: Sequence[JobId]) -> list[State | None]:
         found: dict[str, State | None] = {}
         for part in _parts(job_ids, CHANGED_MAX):
-            told = await self._ask("POST", path, {"task_ids": part})
-            found |= {one["task_id"]: one["status"] and State(one["status"]) for one in told["tasks"]}
+            reply = await self._ask("POST", path, {"task_ids": part})
+            found |= {one["task_id"]: one["status"] and State(one["status"]) for one in reply["tasks"]}
         return [found.get(job_id) for job_id in job_ids]
 
     async def _items(self, path: str, name: str = "items", **query: Any) -> AsyncGenerator[dict[str, Any]]:

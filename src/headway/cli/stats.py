@@ -42,7 +42,7 @@ def stats(*, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
                 f"failed {render.duration(policy.keep.failed_ms)}, "
                 f"dead letters {render.duration(policy.keep.dead_letter_ms)}",
                 **({"paused": ", ".join(paused.names())} if paused.names() else {}),
-                **{f"estimates, {lane}": _told(summary) for lane, summary in sorted(scores.items())},
+                **{f"estimates, {lane}": _accuracy_text(summary) for lane, summary in sorted(scores.items())},
                 "workers": f"{alive} alive, {len(numbers.workers) - alive} dead",
             }
         )
@@ -50,7 +50,7 @@ def stats(*, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
     return 0
 
 
-def _told(summary: AccuracySummary) -> str:
+def _accuracy_text(summary: AccuracySummary) -> str:
     """Write how the estimates of a lane turned out."""
     off = "" if summary.error is None else f", off by {summary.error:.0%} in the middle"
     return f"p50 held for {summary.within_p50:.0%} of {summary.scored:,}, p90 for {summary.within_p90:.0%}{off}"

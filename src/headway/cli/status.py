@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from headway.cli import render
-from headway.cli.estimate import estimate_values, told
+from headway.cli.estimate import estimate_values, start_text
 from headway.cli.operator import JobReport
 from headway.cli.store_access import (
     HERE,
@@ -168,7 +168,7 @@ def _facts(report: JobReport, policy: Policy) -> dict[str, object]:
         "submitted": _when(job.submitted_at, now_at),
         "due": _when(job.due_at, now_at),
         "waiting since": _when(job.eligible_at, now_at) if job.state is State.QUEUED else None,
-        "starts": None if estimate is None else told(estimate),
+        "starts": None if estimate is None else start_text(estimate),
         "waits because": None if first is None else f"{first.code}: {first.text}",
         "had waited": ", ".join(waited) or None,
         "started": _when(job.started_at, now_at),

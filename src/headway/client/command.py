@@ -120,7 +120,7 @@ class Command:
             program = self.program(values, largest())
             if context is None:
                 return await program.run()
-            return await program.run(tell=context.output, keep=context.partial)
+            return await program.run(write_output=context.output, keep=context.partial)
 
         run.__name__ = run.__qualname__ = self.name
         run.__doc__ = f"Run {' '.join(self.argv)}"

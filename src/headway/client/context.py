@@ -23,25 +23,25 @@ WriteOutput = Callable[[Lease, str, str], None]  # Takes the name of a stream, a
 class Budget:
     """What is left of an attempt's time."""
 
-    __slots__ = ("_ends", "_hear", "_shrunk")
+    __slots__ = ("_ends", "_read_messages", "_shrunk")
 
-    def __init__(self, length: float, started: float, hear: Callable[[], None] | None = None) -> None:
+    def __init__(self, length: float, started: float, read_messages: Callable[[], None] | None = None) -> None:
         self._ends = started + length
-        self._hear = hear  # Looks for news that has come in meanwhile, where no other task does.
+        self._read_messages = read_messages  # Looks for news that has come in meanwhile, where no other task does.
         self._shrunk = False
 
     @property
     def shrunk(self) -> bool:
         """Whether it was lowered after the attempt had begun."""
-        if self._hear is not None:
-            self._hear()
+        if self._read_messages is not None:
+            self._read_messages()
         return self._shrunk
 
     @property
     def remaining(self) -> float:
         """Seconds until the attempt is stopped; never negative."""
-        if self._hear is not None:
-            self._hear()
+        if self._read_messages is not None:
+            self._read_messages()
         return max(0.0, self._ends - time.monotonic())
 
     def shrink(self, ends: float) -> None:
@@ -58,7 +58,16 @@ class Context:
 
     # Made for every job, wanted by few: all that can be read from the lease is read only when asked for.
     __slots__ = (
-        "_budget", "_conversation", "_hear", "_lease", "_report", "_started", "_write", "cancelled", "kept", "state",
+        "_budget",
+        "_conversation",
+        "_lease",
+        "_read_messages",
+        "_report",
+        "_started",
+        "_write",
+        "cancelled",
+        "kept",
+        "state",
     )  # fmt: skip
 
     def __init__(
@@ -67,11 +76,11 @@ class Context:
         state: Mapping[str, Any] = MappingProxyType({}),
         report: Report | None = None,
         started: float | None = None,
-        hear: Callable[[], None] | None = None,
+        read_messages: Callable[[], None] | None = None,
         write: WriteOutput | None = None,
     ) -> None:
         self._lease = lease
-        self._hear = hear
+        self._read_messages = read_messages
         self._write = write
         self.kept = NOTHING  # What ``partial`` was told last.
         self._report = report
@@ -120,7 +129,7 @@ class Context:
     def budget(self) -> Budget:
         """What is left of the attempt's time."""
         if self._budget is None:
-            self._budget = Budget(self._lease.limit_ms / 1_000, self._started, self._hear)
+            self._budget = Budget(self._lease.limit_ms / 1_000, self._started, self._read_messages)
         return self._budget
 
     def shrink(self, lease: Lease) -> None:

@@ -82,8 +82,8 @@ class TaskSession:
 
     # ------------------------------------------------------------------ for the transport
 
-    def hear(self, message: str | bytes | Resize | Credit) -> None:
-        """Take a message of the client's."""
+    def deliver(self, message: str | bytes | Resize | Credit) -> None:
+        """Take a message from the client."""
         match message:
             case Credit(more):
                 self._spend(-more)

@@ -126,7 +126,7 @@ class Submitter:
 
     def _is_ready(self, calls: Sequence[Call[Any]]) -> bool:
         """Return whether steps 1 and 2 have nothing to ask of the store."""
-        if self._bounds_depth or not self._app.in_force.looked_within(FOLLOW_EVERY):
+        if self._bounds_depth or not self._app.in_force.was_read_within(FOLLOW_EVERY):
             return False
         for call in calls:
             task = call.task

@@ -297,19 +297,19 @@ class _JobTemplate:
     @classmethod
     def of(cls, task: Task[Any, Any, Any], call: CallOptions) -> _JobTemplate:
         options, policy, settled = task.options, task.app.policy, task.app.in_force.fixed
-        said = task_rule(policy, task.name)  # Over the decorator, under the call.
-        lane_name = call.get("priority") or said.priority or options.priority or policy.default_lane
-        rung = _first(call.get("duration"), said.duration, options.duration)
+        rule = task_rule(policy, task.name)  # Over the decorator, under the call.
+        lane_name = call.get("priority") or rule.priority or options.priority or policy.default_lane
+        rung = _first(call.get("duration"), rule.duration, options.duration)
         problem = _no_lane(task.name, lane_name, policy) or _no_rung(task.name, rung, policy)
         if problem is not None and settled:
             raise ConfigError(problem)
         lane = policy.lanes.get(lane_name) or policy.lanes[policy.default_lane]
-        max_retries = _first(call.get("max_retries"), said.max_retries, options.max_retries, lane.max_retries)
+        max_retries = _first(call.get("max_retries"), rule.max_retries, options.max_retries, lane.max_retries)
         if rung == INTERACTIVE:
             max_retries = 0  # The client would be gone for a second attempt.
         timeout_ms = _first(
             _length_ms(task.name, "timeout", call.get("timeout")),
-            said.timeout_ms,
+            rule.timeout_ms,
             _length_ms(task.name, "timeout", options.timeout),
             lane.timeout_ms,
         )

@@ -35,7 +35,7 @@ class Watcher:
         self._subscription: Subscription | None = None
         self._upkeep: list[asyncio.Task[None]] = []
 
-    async def looks(self, job_id: JobId) -> AsyncIterator[JobRecord | None]:
+    async def watch_changes(self, job_id: JobId) -> AsyncIterator[JobRecord | None]:
         """Yield the job now, and again each time it may have changed. Ends only when the caller stops."""
         watched = self._watched.setdefault(job_id, _Watched())
         news = asyncio.Event()
@@ -60,37 +60,37 @@ class Watcher:
 
     async def ended(self, job_id: JobId) -> JobRecord:
         """Wait until a job has ended. Raises ``JobNotFound``."""
-        looks = self.looks(job_id)
+        jobs = self.watch_changes(job_id)
         try:
-            async for job in looks:
+            async for job in jobs:
                 if job is None:
                     raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
                 if job.state.ended:
                     return job
         finally:
-            await looks.aclose()  # type: ignore[attr-defined]
-        raise AssertionError("looks() never ends by itself")
+            await jobs.aclose()  # type: ignore[attr-defined]
+        raise AssertionError("watch_changes() never ends by itself")
 
     async def events(self, job_id: JobId) -> AsyncIterator[Event]:
         """Yield what happens to a job, from its submission until it has ended."""
         before: JobRecord | None = None
-        told: tuple[int, ...] = ()  # How far the output was told.
-        looks = self.looks(job_id)
+        delivered: tuple[int, ...] = ()  # How far the output was delivered.
+        jobs = self.watch_changes(job_id)
         try:
-            async for job in looks:
+            async for job in jobs:
                 if job is None:
                     raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
                 events = events_between(before, job, time.time_ns() // 1_000_000)
-                output = await output_events(self._store, job, told)
-                for event in merge_output(events, output, told):
+                output = await output_events(self._store, job, delivered)
+                for event in merge_output(events, output, delivered):
                     yield event
                 if output:
-                    told = output[-1].place
+                    delivered = output[-1].place
                 if job.state.ended:
                     return
                 before = job
         finally:
-            await looks.aclose()  # type: ignore[attr-defined]
+            await jobs.aclose()  # type: ignore[attr-defined]
 
     def close(self) -> None:
         for task in self._upkeep:
@@ -108,21 +108,24 @@ class Watcher:
         if self._subscription is None:
             self._subscription = self._store.subscribe(f"{JOB_CHANNEL}{uuid.uuid4().hex}")
             loop = asyncio.get_running_loop()
-            self._upkeep = [loop.create_task(self._hear(self._subscription)), loop.create_task(self._look())]
+            self._upkeep = [
+                loop.create_task(self._mark_notified(self._subscription)),
+                loop.create_task(self._read_marked()),
+            ]
 
-    def _look_at(self, job_id: JobId) -> None:
+    def _mark_dirty(self, job_id: JobId) -> None:
         self._dirty[job_id] = None
         self._asked.set()
 
-    async def _hear(self, subscription: Subscription) -> None:
+    async def _mark_notified(self, subscription: Subscription) -> None:
         """Mark the jobs that the store notifies of. Ends when it is cancelled."""
         while True:
-            heard = await subscription.wait(60.0)
-            for job_id in heard or (() if heard is None else list(self._watched)):
+            notified = await subscription.wait(60.0)
+            for job_id in notified or (() if notified is None else list(self._watched)):
                 if job_id in self._watched:
-                    self._look_at(job_id)
+                    self._mark_dirty(job_id)
 
-    async def _look(self) -> None:
+    async def _read_marked(self) -> None:
         """Read the marked jobs, and from time to time all of them. Ends when it is cancelled."""
         slow_due = time.monotonic() + SLOW_LOOK
         while True:
@@ -138,9 +141,9 @@ class Watcher:
             for job_id in list(islice(self._dirty, BATCH)):
                 del self._dirty[job_id]
             if batch:
-                await self._look_once(batch)
+                await self._read_batch(batch)
 
-    async def _look_once(self, job_ids: list[JobId]) -> None:
+    async def _read_batch(self, job_ids: list[JobId]) -> None:
         try:
             jobs = await self._read(job_ids)
         except HeadwayError as problem:
@@ -173,13 +176,13 @@ class _Watched:
         mark = _mark(job)
         if mark != self.mark or self.problem is not None:
             self.job, self.mark, self.problem = job, mark, None
-            self._tell()
+            self._wake_watchers()
 
     def fail(self, problem: HeadwayError) -> None:
         self.problem = problem
-        self._tell()
+        self._wake_watchers()
 
-    def _tell(self) -> None:
+    def _wake_watchers(self) -> None:
         for news in self.watchers:
             news.set()
 

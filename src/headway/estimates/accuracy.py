@@ -39,18 +39,18 @@ class EstimateAccuracy:
         self._monotonic = monotonic
         self._pending: dict[JobId, PendingEstimate] = {}
         self._by_lane: Counter[str] = Counter()
-        self._given: Counter[tuple[str, str]] = Counter()
+        self._recorded: Counter[tuple[str, str]] = Counter()
         self._sampled = 0.0
 
-    def give(self, job_id: JobId, lane: str, estimate: Estimate, now_at: int) -> None:
+    def record(self, job_id: JobId, lane: str, estimate: Estimate, now_at: int) -> None:
         """Record an estimate that a client gets. The first estimate of a job is kept, if the job is sampled."""
-        self._given[estimate.basis, lane] += 1
+        self._recorded[estimate.basis, lane] += 1
         self._sample(job_id, lane, estimate, now_at)
 
-    def give_many(self, job_ids: Sequence[JobId], lane: str, estimates: Sequence[Estimate], now_at: int) -> None:
+    def record_many(self, job_ids: Sequence[JobId], lane: str, estimates: Sequence[Estimate], now_at: int) -> None:
         """Record estimates that a client gets at once. Any of them may be kept."""
         for basis, count in Counter(estimate.basis for estimate in estimates).items():
-            self._given[basis, lane] += count
+            self._recorded[basis, lane] += count
         at = randrange(len(job_ids))
         self._sample(job_ids[at], lane, estimates[at], now_at)
 
@@ -66,9 +66,9 @@ class EstimateAccuracy:
 
     async def settle(self, store: Store, recorder: MetricsRecorder) -> None:
         """Read a batch of the sampled jobs, the least recently read first, and count the outcomes."""
-        for (basis, lane), count in self._given.items():
+        for (basis, lane), count in self._recorded.items():
             recorder.foreseen(basis, lane, count)
-        self._given.clear()
+        self._recorded.clear()
         batch = list(self._pending)[:JOBS_PER_READ]
         left = iter(batch)
         async for job in get_in_steps(store.get, batch):

@@ -11,7 +11,7 @@ from headway.policy_store.rule_documents import change_costs, read_costs
 from headway.stores.base import Store
 
 REMEMBERED = 50  # Jobs that the known cost counts for, so that a change shows within some dozens of jobs.
-WORTH_TELLING = 0.1  # The least relative change of a cost that is written, to spare the store writes.
+LEAST_CHANGE = 0.1  # The least relative change of a cost that is written, to spare the store writes.
 TENANT_JOBS = 5  # Jobs of a tenant before it gets a cost of its own: fewer would follow chance.
 TENANT_PARTS = 2.0  # How many times longer, or shorter, a tenant's jobs must run for a cost of its own.
 TENANTS_MAX = 1_000  # Costs of tenants in the store, to bound the document.
@@ -62,7 +62,7 @@ class TaskCosts:
         """Write costs that have changed enough to the store, and read those that other processes wrote."""
         self.noted = False
         known = await read_costs(store)
-        tasks = {task: noted for task, noted in self._tasks.items() if worth_telling(known.get(task), noted)}
+        tasks = {task: noted for task, noted in self._tasks.items() if is_worth_writing(known.get(task), noted)}
         tenants = {key: noted for key, noted in self._tenants.items() if noted[0] >= TENANT_JOBS}
         # The rest waits until more jobs have finished.
         self._tasks = {task: noted for task, noted in self._tasks.items() if task not in tasks}
@@ -74,9 +74,9 @@ class TaskCosts:
         await self._lessons.publish(store)
 
 
-def worth_telling(old_us: int | None, noted: tuple[int, float]) -> bool:
+def is_worth_writing(old_us: int | None, noted: tuple[int, float]) -> bool:
     """Return whether recorded jobs change an expected cost enough to write it."""
-    return old_us is None or abs(_moved(old_us, noted) - old_us) >= WORTH_TELLING * old_us
+    return old_us is None or abs(_moved(old_us, noted) - old_us) >= LEAST_CHANGE * old_us
 
 
 def learn(

@@ -15,10 +15,10 @@ from headway.core.lease import Lease
 from headway.stores.base import Store
 
 LEARNED = "learned"  # The kind of these documents. Their names are lanes.
-TELL_EVERY = 30.0  # Seconds between publications of one process, to spare the store writes.
-TELL_FIRST = 5.0  # Seconds between publications while a lane has fewer jobs than this:
+PUBLISH_EVERY = 30.0  # Seconds between publications of one process, to spare the store writes.
+PUBLISH_FIRST_EVERY = 5.0  # Seconds between publications while a lane has fewer jobs than this:
 LITTLE = 200.0  # Jobs.
-LOOK_EVERY = 10.0  # Seconds between reads by processes that estimate. Learned data changes slowly.
+READ_EVERY = 10.0  # Seconds between reads by processes that estimate. Learned data changes slowly.
 TASK_JOBS = 500.0  # Jobs that the sketch of a task counts for at most, so that it follows changes.
 LANE_JOBS = 2_000.0  # Jobs that the mix of a lane counts for at most.
 TASKS_MAX, TENANTS_MAX = 200, 100  # The most frequent ones are kept, to bound the document.
@@ -119,8 +119,8 @@ class DurationHistory:
         self._lengths: dict[tuple[str, str], dict[int, int]] = {}
         self._came: dict[tuple[str, str | None], ArrivalWindow] = {}
         self._from_at = self._until_at = 0
-        self._told = -math.inf
-        self._patience = TELL_FIRST
+        self._published = -math.inf
+        self._patience = PUBLISH_FIRST_EVERY
 
     def note(self, runs: Iterable[tuple[Lease, float]]) -> None:
         """Record for how many seconds jobs have run."""
@@ -160,21 +160,21 @@ class DurationHistory:
     async def publish(self, store: Store) -> None:
         """Write what was learned to the store, unless that was done a moment ago."""
         now = self._monotonic()
-        if not self._lengths or now - self._told < self._patience:
+        if not self._lengths or now - self._published < self._patience:
             return
-        self._told = now
+        self._published = now
         known = math.inf
         for lane in {lane for lane, _ in self._lengths}:
             lengths = {task: noted for (name, task), noted in self._lengths.items() if name == lane}
             came = {tenant or "": noted.close() for (name, tenant), noted in self._came.items() if name == lane}
-            jobs = await self._tell(store, lane, lengths, came)
+            jobs = await self._publish(store, lane, lengths, came)
             if jobs is not None:
                 known = min(known, jobs)
                 self._lengths = {key: noted for key, noted in self._lengths.items() if key[0] != lane}
                 self._came = {key: noted for key, noted in self._came.items() if key[0] != lane}
-        self._patience = TELL_FIRST if known < LITTLE else TELL_EVERY
+        self._patience = PUBLISH_FIRST_EVERY if known < LITTLE else PUBLISH_EVERY
 
-    async def _tell(
+    async def _publish(
         self, store: Store, lane: str, lengths: Mapping[str, dict[int, int]], came: Mapping[str, ArrivalWindow]
     ) -> float | None:
         """Add to the document of a lane. Return how many jobs it holds, or None if other processes always won."""
@@ -237,17 +237,17 @@ class HistoryReader:
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._looked = -math.inf
+        self._last_read = -math.inf
         self._known = Model()
 
     async def known(self, store: Store, now_at: int) -> Model:
         """Return the learned data, up to a few seconds old."""
         now = self._monotonic()
-        if now - self._looked > LOOK_EVERY:
-            self._looked = now  # Set before the read, so that concurrent callers share it.
+        if now - self._last_read > READ_EVERY:
+            self._last_read = now  # Set before the read, so that concurrent callers share it.
             try:
                 self._known = Model(await read_learned(store, now_at))
             except BaseException:
-                self._looked = -math.inf
+                self._last_read = -math.inf
                 raise
         return self._known

@@ -12,7 +12,7 @@ from headway.policy_store.rule_documents import read_paused
 from headway.stores.base import JobQuery, Store
 from headway.stores.paging import find_in_steps
 
-LOOKED_AT = 20  # The newest jobs of a task, among which the job of its last tick is looked for.
+JOBS_SEARCHED = 20  # The newest jobs of a task, among which the job of its last tick is looked for.
 
 
 class CronRun(NamedTuple):
@@ -58,7 +58,7 @@ async def _view(store: Store, cron: CronDocument, paused: PauseSet, now_at: int)
 
 
 async def _last_run(store: Store, task: str) -> CronRun | None:
-    async for job in find_in_steps(store.find, JobQuery(task=task, limit=LOOKED_AT)):
+    async for job in find_in_steps(store.find, JobQuery(task=task, limit=JOBS_SEARCHED)):
         if _is_run(job):
             return CronRun(job.job_id, job.state, job.submitted_at)
     return None

@@ -27,22 +27,22 @@ class CurrentPolicy:
         self.policy = policy
         self.version = 0
         self.fixed = fixed
-        self._looked = -math.inf
+        self._last_read = -math.inf
         self._unreadable = 0
 
-    def looked_within(self, seconds: float) -> bool:
+    def was_read_within(self, seconds: float) -> bool:
         """Return whether the store was read within the last ``seconds``."""
-        return time.monotonic() - self._looked < seconds
+        return time.monotonic() - self._last_read < seconds
 
     async def refresh(self, store: Store, *, every: float = LOOK_EVERY) -> bool:
         """Read the store unless this was done within ``every`` seconds. Return whether the policy has changed.
 
         A policy that cannot be read changes nothing: the process keeps the version before.
         """
-        if self.looked_within(every):
+        if self.was_read_within(every):
             return False
         version = await current_version(store)
-        self._looked = time.monotonic()
+        self._last_read = time.monotonic()
         if version in (self.version, self._unreadable):
             return False
         try:

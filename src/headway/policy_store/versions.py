@@ -86,7 +86,7 @@ async def read_current(store: Store) -> PolicyVersion | None:
 
     Raises ``PolicyError`` if this Headway cannot read it. A worker then keeps its last one.
     """
-    pointer, _ = await _look(store)
+    pointer, _ = await _read_current_pointer(store)
     if not pointer.version:
         return None
     current = await read_applied(store, pointer.version)
@@ -116,7 +116,7 @@ async def history(store: Store) -> list[PolicyVersion]:
 
 async def current_version(store: Store) -> int:
     """Return the number of the current version, or 0 if none was ever applied."""
-    return (await _look(store))[0].version
+    return (await _read_current_pointer(store))[0].version
 
 
 async def apply_policy(store: Store, policy: Policy, *, now_at: int, note: str = "") -> PolicyVersion:
@@ -129,7 +129,7 @@ async def apply_policy(store: Store, policy: Policy, *, now_at: int, note: str =
     digest = hashlib.sha256(_encode(data)).hexdigest()
     for _ in range(TRIES):
         known = await history(store)
-        pointer, _ = await _look(store)
+        pointer, _ = await _read_current_pointer(store)
         current = next((applied for applied in known if applied.version == pointer.version), None)
         if current is not None and current.digest == digest:
             await _settle(store)
@@ -150,7 +150,7 @@ async def roll_back(store: Store, *, to: int | None = None, now_at: int) -> Poli
     The version before the first one is 0, the built-in policy. Raises ``PolicyError`` if the version does not exist, or
     if this Headway cannot read it.
     """
-    pointer, _ = await _look(store)
+    pointer, _ = await _read_current_pointer(store)
     if not pointer.version:
         raise PolicyError("no policy was ever applied, so there is none to go back to")
     earlier = await read_applied(store, pointer.before if to is None else to)
@@ -177,7 +177,7 @@ def pointed_version(body: bytes) -> int:
     return _read_pointer.decode(body).version
 
 
-async def _look(store: Store) -> tuple[_Pointer, int]:
+async def _read_current_pointer(store: Store) -> tuple[_Pointer, int]:
     """Read the current version's number, with the version of its document."""
     for document in await store.read(POLICIES, CURRENT):
         return _read_pointer.decode(document.body), document.version
@@ -187,7 +187,7 @@ async def _look(store: Store) -> tuple[_Pointer, int]:
 async def _point(store: Store, version: int) -> None:
     """Make a version the current one, unless a later one is already."""
     for _ in range(TRIES):
-        pointer, document_version = await _look(store)
+        pointer, document_version = await _read_current_pointer(store)
         if pointer.version >= version:
             return
         body = _encode(_Pointer(version, pointer.version))

@@ -48,13 +48,13 @@ class AuditedStore:
         return getattr(self._store, name)
 
     async def cancel(self, job_ids: Sequence[JobId], reason: str = "cancelled") -> list[State | None]:
-        before = await self._look(job_ids)
+        before = await self._read_jobs(job_ids)
         after = await self._store.cancel(job_ids, reason)
         await self._record_jobs(job_ids, before, after, lambda _: "task.cancel")
         return after
 
     async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
-        before = await self._look(job_ids)
+        before = await self._read_jobs(job_ids)
         after = await self._store.retry(job_ids)
         await self._record_jobs(job_ids, before, after, _retry_name)
         return after
@@ -75,14 +75,14 @@ class AuditedStore:
         return done
 
     async def write(self, kind: str, name: str, body: bytes | None, *, if_version: int | None = None) -> int | None:
-        told = (kind, name) in ((POLICIES, CURRENT), (RULES, PAUSES)) or kind in (TASKS, CRONS)
-        known = await self._store.read(kind, name) if told else []
+        is_audited = (kind, name) in ((POLICIES, CURRENT), (RULES, PAUSES)) or kind in (TASKS, CRONS)
+        known = await self._store.read(kind, name) if is_audited else []
         version = await self._store.write(kind, name, body, if_version=if_version)
-        if told and version is not None and body != (known[0].body if known else None):
+        if is_audited and version is not None and body != (known[0].body if known else None):
             await self._record_document(kind, name, known[0] if known else None, body)
         return version
 
-    async def _look(self, job_ids: Sequence[JobId]) -> list[_JobBefore | None]:
+    async def _read_jobs(self, job_ids: Sequence[JobId]) -> list[_JobBefore | None]:
         return [
             None if job is None else _JobBefore(job.state, job.cancel_requested_at is not None)
             async for job in get_in_steps(self._store.get, job_ids)

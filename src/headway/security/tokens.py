@@ -140,7 +140,9 @@ async def create_token(
         body = _encode(msgspec.structs.replace(kept, digest=_digest(text)))
         if await store.write(TOKENS, token_id, body, if_version=0) is not None:
             token = _token(token_id, kept)
-            await record(store, who=who, what="token.create", target=token_id, after=_told(token), now_at=now_at)
+            await record(
+                store, who=who, what="token.create", target=token_id, after=_audited_facts(token), now_at=now_at
+            )
             return token, text
     raise StoreBusy("no token could be made; try again")
 
@@ -178,8 +180,8 @@ async def revoke_token(store: Store, token_id: str, *, now_at: int, who: str = L
                 who=who,
                 what="token.revoke",
                 target=token_id,
-                before=_told(before),
-                after=_told(after),
+                before=_audited_facts(before),
+                after=_audited_facts(after),
                 now_at=now_at,
             )
             return after
@@ -192,7 +194,7 @@ async def forget_token(store: Store, token_id: str, *, now_at: int, who: str = L
     if token is not None:
         await store.write(TOKENS, token_id, None)
         await store.write(USES, token_id, None)
-        await record(store, who=who, what="token.forget", target=token_id, before=_told(token), now_at=now_at)
+        await record(store, who=who, what="token.forget", target=token_id, before=_audited_facts(token), now_at=now_at)
     return token
 
 
@@ -255,7 +257,7 @@ class Tokens:
         self._clock_every = clock_every
         self._known: dict[str, tuple[int, _TokenRecord | None]] = {}  # By id: the document's version and content.
         self._grants: dict[str, TokenGrant] = {}
-        self._looked = self._tried = self._read_clock = -math.inf
+        self._last_read = self._tried = self._read_clock = -math.inf
         self._ahead_ms = 0  # The store's clock minus this process's monotonic one.
         self._used: dict[str, float] = {}
         self._looking = asyncio.Lock()
@@ -263,7 +265,7 @@ class Tokens:
     @property
     def seen(self) -> bool:
         """Return whether the store was ever read."""
-        return self._looked > -math.inf
+        return self._last_read > -math.inf
 
     @property
     def open(self) -> bool:
@@ -294,7 +296,7 @@ class Tokens:
             if self.fresh():
                 return
             try:
-                await self._look()
+                await self._read_tokens()
             except StoreError:
                 self._tried = time.monotonic()
                 if not self.seen:
@@ -312,7 +314,7 @@ class Tokens:
 
         Raises ``StoreUnavailable`` if the store has not answered for too long to know.
         """
-        if time.monotonic() - self._looked > max(STALE_AFTER, 2 * self.every):
+        if time.monotonic() - self._last_read > max(STALE_AFTER, 2 * self.every):
             raise StoreUnavailable("the store does not answer, so no token can be checked")
         token_id = id_of(presented)
         kept = self._kept(token_id)
@@ -356,7 +358,7 @@ class Tokens:
         while self.grant(token_id) is not None if token_id is not None else self.open:
             await self.follow_anew()
 
-    async def _look(self) -> None:
+    async def _read_tokens(self) -> None:
         store = await self._opener()
         if time.monotonic() - self._read_clock >= self._clock_every:
             now_at = (await store.snapshot()).now_at
@@ -370,7 +372,7 @@ class Tokens:
                 self._grants.pop(document.name, None)
             now[document.name] = known
         self._known = now
-        self._looked = self._tried = time.monotonic()
+        self._last_read = self._tried = time.monotonic()
         for token_id in before.keys() - now.keys():
             self._grants.pop(token_id, None)
             self._used.pop(token_id, None)
@@ -418,7 +420,7 @@ def _token(token_id: str, kept: _TokenRecord, last_used_at: int | None = None) -
     )
 
 
-def _told(token: Token) -> dict[str, object]:
+def _audited_facts(token: Token) -> dict[str, object]:
     """Return the facts of a token for the audit."""
     return {
         "scopes": token.scopes,

@@ -42,48 +42,48 @@ async def follow(
     """
     ends: list[asyncio.Future[None]] = [service.stopping, *([] if until is None else [until])]
     watcher = await service.client.watcher()
-    async with contextlib.aclosing(watcher.looks(job_id)) as looks:  # type: ignore[type-var]
-        look = _next(looks)
+    async with contextlib.aclosing(watcher.watch_changes(job_id)) as jobs:  # type: ignore[type-var]
+        reading = _next(jobs)
         job: JobRecord | None = None
-        told: Estimate | None = None
-        heard = after  # The output that was delivered.
+        last_estimate: Estimate | None = None
+        after_output = after  # The output that was delivered.
         place_due = 0.0
         try:
             while True:
                 waits = job is not None and job.state is State.QUEUED
                 patience = KEEPALIVE if not waits else min(KEEPALIVE, max(0.0, place_due - time.monotonic()))
-                await _first(look, *ends, timeout=patience)
+                await _first(reading, *ends, timeout=patience)
                 if any(end.done() for end in ends):
                     return
-                if look.done():
-                    before, job = job, look.result()
+                if reading.done():
+                    before, job = job, reading.result()
                     if job is None:
                         raise JobNotFound(f"no task {job_id}; it may have been removed since it ended", job_id=job_id)
-                    output = await output_events(await service.store(), job, heard)
+                    output = await output_events(await service.store(), job, after_output)
                     events = events_between(before, job, time.time_ns() // 1_000_000)
-                    for event in merge_output(events, output, heard):
+                    for event in merge_output(events, output, after_output):
                         if before is not None or event.place > after:
-                            yield StreamItem(await _told(service, event, job), job)
+                            yield StreamItem(await _with_duration(service, event, job), job)
                     if output:
-                        heard = output[-1].place
+                        after_output = output[-1].place
                     if job.state.ended:
                         return
-                    look = _next(looks)
+                    reading = _next(jobs)
                 elif not waits:
                     yield StreamItem()
                 if job is not None and job.state is State.QUEUED and time.monotonic() >= place_due:
                     found = await _estimate(service, job_id)
                     place_due = time.monotonic() + _patience(service, found)
-                    if found is not None and materially_differs(told, found):
-                        told = found
-                        yield StreamItem(job=job, estimate=told)
+                    if found is not None and materially_differs(last_estimate, found):
+                        last_estimate = found
+                        yield StreamItem(job=job, estimate=last_estimate)
         finally:
-            look.cancel()
+            reading.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
-                await look
+                await reading
 
 
-async def _told(service: Service, event: Event, job: JobRecord) -> Event:
+async def _with_duration(service: Service, event: Event, job: JobRecord) -> Event:
     """Return a start or a downgrade with the rung's name and length, and other events unchanged."""
     if event.kind == "downgraded":
         duration = event.data["duration"]
@@ -101,9 +101,9 @@ async def _first(*futures: asyncio.Future[Any], timeout: float) -> None:
     await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
 
-def _next(looks: AsyncIterator[JobRecord | None]) -> asyncio.Task[JobRecord | None]:
+def _next(jobs: AsyncIterator[JobRecord | None]) -> asyncio.Task[JobRecord | None]:
     async def step() -> JobRecord | None:
-        return await anext(looks)
+        return await anext(jobs)
 
     return asyncio.get_running_loop().create_task(step())
 
@@ -114,7 +114,7 @@ async def _estimate(service: Service, job_id: JobId) -> Estimate | None:
         return None
     found = estimate_from(diagnosis, await service.forecast(), await service.policy())
     if found is not None:
-        service.scores.give(job_id, diagnosis.job.lane, found, diagnosis.queue.now_at)
+        service.scores.record(job_id, diagnosis.job.lane, found, diagnosis.queue.now_at)
     return found
 
 

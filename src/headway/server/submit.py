@@ -131,7 +131,7 @@ async def _kept(service: Service, calls: Sequence[Call[Any]], answers: Sequence[
             made = _foresee_last(forecast, [calls[index] for index in indexes], max(0, waiting - len(indexes)))
             for index, place, estimate in zip(indexes, places, made, strict=True):
                 placed[index] = SubmitResult(answers[index].job_id, State.QUEUED, place, estimate)
-            service.scores.give_many([answers[index].job_id for index in indexes], key.lane, made, queue.now_at)
+            service.scores.record_many([answers[index].job_id for index in indexes], key.lane, made, queue.now_at)
     return [
         placed[index]
         if index in placed
@@ -165,12 +165,12 @@ async def _one_kept(service: Service, call: Call[Any], answer: SubmitReply) -> S
         found = None if diagnosis is None else estimate_from(diagnosis, forecast, service.app.policy)
         if found is None:  # It has started already.
             return SubmitResult(answer.job_id, State.QUEUED, 0, Estimate(0.0, 0.0, 0, "learned"))
-        service.scores.give(answer.job_id, key.lane, found, queue.now_at)
+        service.scores.record(answer.job_id, key.lane, found, queue.now_at)
         return SubmitResult(answer.job_id, State.QUEUED, found.position, found)
     waiting = 0 if view is None else view.waiting
     ahead = max(0, waiting - (0 if call.new.delay_ms or call.new.due_at else 1))
     found = _foresee(forecast, call, ahead)
-    service.scores.give(answer.job_id, key.lane, found, queue.now_at)
+    service.scores.record(answer.job_id, key.lane, found, queue.now_at)
     return SubmitResult(answer.job_id, State.QUEUED, queue.places.of(key, ahead), found)
 
 
@@ -234,5 +234,5 @@ async def describe_waiting(service: Service, job: JobRecord) -> tuple[Estimate |
     policy = await service.policy()
     found = estimate_from(diagnosis, await service.forecast(), policy)
     if found is not None:
-        service.scores.give(job.job_id, job.lane, found, diagnosis.queue.now_at)
+        service.scores.record(job.job_id, job.lane, found, diagnosis.queue.now_at)
     return found, why(diagnosis, policy)

@@ -23,7 +23,7 @@ class TaskCache:
 
     def __init__(self, app: Headway) -> None:
         self._app = app
-        self._looked = -math.inf
+        self._last_read = -math.inf
         self._entries: dict[str, TaskEntry] = {}
         self._tasks: dict[str, Task[Any, Any, Any]] = {}
         self._named: OrderedDict[str, Task[Any, Any, Any]] = OrderedDict()
@@ -33,7 +33,7 @@ class TaskCache:
         own = self._app.tasks.get(name)
         if own is not None:
             return own
-        age = time.monotonic() - self._looked
+        age = time.monotonic() - self._last_read
         if age > LOOK_EVERY or (name not in self._entries and age > LOOK_MISSED):
             await self._look()
         entry = self._entries.get(name)
@@ -50,7 +50,7 @@ class TaskCache:
         return sorted(self._entries.values(), key=lambda entry: entry.name)
 
     async def _look(self) -> None:
-        self._looked = time.monotonic()
+        self._last_read = time.monotonic()
         found = {entry.name: entry for entry in await read_tasks(await self._app.client.store())}
         self._tasks = {name: task for name, task in self._tasks.items() if found.get(name) == self._entries.get(name)}
         self._entries = found

@@ -72,18 +72,18 @@ class _Supervisor:
     def __init__(self, command: Sequence[str]) -> None:
         self._command = list(command)
         self._process: subprocess.Popen[bytes] | None = None
-        self._told = threading.Event()
+        self._stop_requested = threading.Event()
 
     def received(self, number: int, _: FrameType | None) -> None:
         """Pass a signal on: the first one drains the worker, the second stops it."""
-        self._told.set()
+        self._stop_requested.set()
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
     def run(self, look: Callable[[], Seen]) -> int:
         seen = look()
         self._start()
-        while not self._told.wait(LOOK_EVERY):
+        while not self._stop_requested.wait(LOOK_EVERY):
             now = look()
             changed = changed_file(seen, now)
             if changed is None:
@@ -91,7 +91,7 @@ class _Supervisor:
             seen = now
             log.info("worker.reloading", extra={"headway": {"changed": changed}})
             self._end()
-            if not self._told.is_set():
+            if not self._stop_requested.is_set():
                 self._start()
         return 0 if self._process is None else self._process.wait()
 

@@ -119,7 +119,7 @@ class Worker:
 
     async def _leave(self) -> None:
         self._leaving = True
-        _tell("draining", self.worker_id, grace=self._app.settings.grace)
+        _log_state("draining", self.worker_id, grace=self._app.settings.grace)
         if self._runner is not None:
             await self._runner.drain(self._app.settings.grace)
 
@@ -164,7 +164,7 @@ class Worker:
                 daemon=True,
             )
             self._keeping.start()
-            _tell("up", runner.worker.worker_id, slots=settings.slots)
+            _log_state("up", runner.worker.worker_id, slots=settings.slots)
             self._ready.set()
             if ready is not None:
                 ready.set()
@@ -180,7 +180,7 @@ class Worker:
             stop_keeping.set()
             if self._keeping is not None:
                 await asyncio.get_running_loop().run_in_executor(None, self._keeping.join)
-            _tell("gone", runner.worker.worker_id)
+            _log_state("gone", runner.worker.worker_id)
             if not runner.stuck:
                 slot_table.close()
 
@@ -234,7 +234,7 @@ class Worker:
             raise problem
 
 
-def _tell(what: str, worker_id: str, **facts: object) -> None:
+def _log_state(what: str, worker_id: str, **facts: object) -> None:
     log.info(f"worker.{what}", extra={"headway": {"worker": worker_id, **facts}})
 
 
@@ -266,7 +266,7 @@ class _HeartbeatNews:
         asyncio.run_coroutine_threadsafe(self._runner.drain(0), self._loop)
 
     def policy_may_have_changed(self) -> None:
-        self._call(self._runner.look_at_policy)
+        self._call(self._runner.check_policy)
 
     def _call(self, function: Any, *values: Any) -> None:
         with contextlib.suppress(RuntimeError):

@@ -218,7 +218,7 @@ class Parent:
         if self._sent_version != self.in_force.version:
             self._sent_version = self.in_force.version
             for runner in self._runners:
-                runner.tell_policy()
+                runner.send_policy()
 
     def governed(self) -> PolicyChanged:
         """Return the policy in force for a runner, with its text if the runner cannot read it from a store."""
@@ -313,14 +313,14 @@ class RunnerProcess:
                     hide_from_programs()
                 self._backend = await parent.backend(first)
                 if parent.announced != first.worker_id:
-                    self._tell("up", slots=first.slots, pid=first.pid)
+                    self._log_state("up", slots=first.slots, pid=first.pid)
                 parent.offers |= set(first.offers)
                 self.is_cut_off = False
                 renewer = self._make_renewer(first, slot_table, self._backend)
                 self.health = RunnerHealth(renewer, slot_table, first.slots, first.dead_after)
                 helpers += [asyncio.create_task(renewer.run()), asyncio.create_task(self._watch(slot_table))]
                 channel.send(StartClaiming())
-                self.tell_policy()  # It may have changed since the runner looked.
+                self.send_policy()  # It may have changed since the runner looked.
                 while isinstance(message := await channel.receive(), OffersChanged):
                     self._offers = tuple(message.offers)
                     parent.offers |= set(message.offers)
@@ -345,12 +345,12 @@ class RunnerProcess:
 
     # ------------------------------------------------------------------ while it lives
 
-    def tell_policy(self) -> None:
+    def send_policy(self) -> None:
         """Send the runner the version of the policy in force."""
         if self._channel is not None:
             self._channel.send(self._parent.governed())
 
-    def _tell(self, what: str, **facts: object) -> None:
+    def _log_state(self, what: str, **facts: object) -> None:
         log.info(f"worker.{what}", extra={"headway": {"worker": self._worker_id, **facts}})
 
     def idle_since(self) -> float:
@@ -426,7 +426,7 @@ class RunnerProcess:
 
     async def _drain(self) -> None:
         self.leaving = True
-        self._tell("draining", grace=self._grace)
+        self._log_state("draining", grace=self._grace)
         if self._channel is not None:
             self._channel.send(DrainRunner(self._grace))
         with contextlib.suppress(TimeoutError):
@@ -481,7 +481,7 @@ class RunnerProcess:
         if backend is None:  # It was not up yet and has no leases.
             return
         cause = _cause(code)
-        self._tell("gone", cause=cause, held=len(held))
+        self._log_state("gone", cause=cause, held=len(held))
         culprits = {job.job_id: job for job in self._killed_for or ()}
         on_board = {job.job_id for job in held}
         expected = self.leaving or self._killed_for is not None or self.is_cut_off or code == LEASES_ENDING

@@ -230,7 +230,7 @@ class Runner:
             self._backend.set_policy(version, policy)
         self._governed.set()
 
-    def look_at_policy(self) -> None:
+    def check_policy(self) -> None:
         """Check for another policy."""
         self._governed.set()
 

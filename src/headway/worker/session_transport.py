@@ -97,12 +97,12 @@ async def _dialled(lease: Lease, server: str) -> AsyncIterator[TaskSession]:
             raise ConnectionError from gone
 
     conversation = TaskSession(transmit)
-    hearing = asyncio.create_task(_hear(socket, closed, conversation))
+    receiving = asyncio.create_task(_receive_messages(socket, closed, conversation))
     try:
         yield conversation
     finally:
-        hearing.cancel()
-        await asyncio.gather(hearing, return_exceptions=True)
+        receiving.cancel()
+        await asyncio.gather(receiving, return_exceptions=True)
         await socket.close()
 
 
@@ -112,16 +112,16 @@ def prepare() -> None:
         _library()
 
 
-async def _hear(socket: Any, closed: type[Exception], conversation: TaskSession) -> None:
+async def _receive_messages(socket: Any, closed: type[Exception], conversation: TaskSession) -> None:
     """Pass on what the server says, until it is gone."""
     try:
         while True:
             message = await socket.recv()
             if isinstance(message, str):
                 read = read_from_server(message)
-                conversation.hear(read.data if hasattr(read, "data") else read)
+                conversation.deliver(read.data if hasattr(read, "data") else read)
             else:
-                conversation.hear(message)
+                conversation.deliver(message)
     except (closed, msgspec.DecodeError):
         conversation.hang_up()
 

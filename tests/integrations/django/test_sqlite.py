@@ -192,7 +192,7 @@ def test_a_database_in_memory_serves_tests_and_no_worker(entry: dict[str, Any]) 
 
 def test_a_file_without_the_tables_says_what_to_do(entry: dict[str, Any], tmp_path: Path) -> None:
     use({"NAME": str(tmp_path / "new.sqlite3")})
-    queue().in_force._looked = -1e9  # As in a process that has just begun.
+    queue().in_force._last_read = -1e9  # As in a process that has just begun.
     with pytest.raises(OperationalError, match=r"manage\.py migrate"):
         tasks.add(1)
 

@@ -28,12 +28,12 @@ from headway.client.programs.output_files import find_files, move_files, read_fi
 from headway.core.errors import CommandFailed
 
 T = TypeVar("T")
-Tell = Callable[[str, str], None]  # Takes the name of a stream, and text as the program writes it.
+WriteOutput = Callable[[str, str], None]  # Takes the name of a stream, and text as the program writes it.
 Keep = Callable[[Output], None]  # Takes what a program that failed or was stopped had made by then.
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 PIECE = 1 << 16
-LAST_BYTES = 1.0  # Seconds that what was said may take to arrive once everybody who could say it is gone.
+LAST_BYTES = 1.0  # Seconds that the last output may take to arrive after every process of the program has ended.
 TAIL_LINES, TAIL_MAX = 20, 2_000
 _FORCED = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)  # What lack of memory looks like.
 
@@ -61,7 +61,7 @@ class Program:
     def name(self) -> str:
         return self.argv[0].rpartition("/")[2]
 
-    async def run(self, *, tell: Tell = _ignore, keep: Keep = _ignore) -> Output:
+    async def run(self, *, write_output: WriteOutput = _ignore, keep: Keep = _ignore) -> Output:
         """Run it to its end. Cancelled, it stops the program and ends when every process of it is gone.
 
         Raises ``CommandFailed``.
@@ -72,7 +72,7 @@ class Program:
         program = shutil.which(self.argv[0], path=path)
         if program is None:
             raise CommandFailed(f"program {self.argv[0]!r} not found on this worker (PATH {path})", retriable=False)
-        supervisor = _SupervisorProcess.start(self.limits.output, tell)
+        supervisor = _SupervisorProcess.start(self.limits.output, write_output)
         try:
             folder = await supervisor.folder()
             env = {"PATH": path, "HOME": folder, **self.env}
@@ -110,7 +110,7 @@ class Program:
             why = os.strerror(ended.problem) if ended.problem else "its limits cannot be set here"
             raise CommandFailed(f"{self.name} could not be started: {why}", retriable=False)
         failed = partial(CommandFailed, exit_code=code, stdout=supervisor.stdout, stderr=supervisor.stderr)
-        size = len(supervisor.said[0]) + len(supervisor.said[1]) + sum(found.values())
+        size = len(supervisor.output[0]) + len(supervisor.output[1]) + sum(found.values())
         if ended.too_much or supervisor.too_much or size > limits.output or _was(code, "SIGXFSZ"):
             raise failed(f"output limit ({limits.output} bytes)", retriable=False)
         killed_late = _was(code, "SIGKILL") and ended.cpu >= (limits.cpu or math.inf) - 0.1
@@ -176,26 +176,28 @@ class _ProgramExit(NamedTuple):
 class _SupervisorProcess:
     """The supervisor process of one program, and what the program says."""
 
-    def __init__(self, process: subprocess.Popen[bytes], link: socket.socket, most: int, tell: Tell) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], link: socket.socket, most: int, write_output: WriteOutput
+    ) -> None:
         self._process = process
         self._link = link
         self._most = most
-        self._tell = tell
+        self._write_output = write_output
         self._lines = b""
         self._folder: str | None = None
         self._pid: int | None = None
         self._asked = False  # It has been told what to run.
         self._ended = False
-        self.said = (bytearray(), bytearray())
+        self.output = (bytearray(), bytearray())
         self.too_much = False
         streams = (("stdout", process.stdout), ("stderr", process.stderr))
-        self._hearing = [
-            asyncio.create_task(self._hear(name, stream, into))
-            for (name, stream), into in zip(streams, self.said, strict=True)
+        self._stream_readers = [
+            asyncio.create_task(self._read_stream(name, stream, into))
+            for (name, stream), into in zip(streams, self.output, strict=True)
         ]
 
     @classmethod
-    def start(cls, most: int, tell: Tell) -> _SupervisorProcess:
+    def start(cls, most: int, write_output: WriteOutput) -> _SupervisorProcess:
         """Start one. Not by asyncio: uvloop would let it inherit files of the worker, and speak to it over sockets."""
         link, theirs = socket.socketpair()
         link.setblocking(False)
@@ -215,15 +217,15 @@ class _SupervisorProcess:
             raise
         finally:
             theirs.close()
-        return cls(process, link, most, tell)
+        return cls(process, link, most, write_output)
 
     @property
     def stdout(self) -> str:
-        return self.said[0].decode(errors="replace")
+        return self.output[0].decode(errors="replace")
 
     @property
     def stderr(self) -> str:
-        return self.said[1].decode(errors="replace")
+        return self.output[1].decode(errors="replace")
 
     async def folder(self) -> str:
         """Return the folder that it made for the program."""
@@ -263,7 +265,7 @@ class _SupervisorProcess:
                 continue
             how, code, cpu, seconds = rest
             self._ended = True
-            await self._heard()
+            await self._wait_for_streams()
             return _ProgramExit(int(code), float(cpu), float(seconds), how == "output")
 
     async def gone(self) -> None:
@@ -284,7 +286,7 @@ class _SupervisorProcess:
             await asyncio.sleep(0.001)
         if self._process.returncode != 0:
             self._clear()
-        await self._heard()
+        await self._wait_for_streams()
 
     def _clear(self) -> None:
         """Do what the supervisor would have done: it was killed, or could not start."""
@@ -302,13 +304,13 @@ class _SupervisorProcess:
             except ConnectionError:
                 piece = b""
             if not piece:
-                await self._heard()
+                await self._wait_for_streams()
                 raise CommandFailed(_with_tail("the process that guards the program died", self.stderr))
             self._lines += piece
         line, _, self._lines = self._lines.partition(b"\n")
         return os.fsdecode(line)
 
-    async def _hear(self, name: str, stream: IO[bytes] | None, into: bytearray) -> None:
+    async def _read_stream(self, name: str, stream: IO[bytes] | None, into: bytearray) -> None:
         """Take in what the program writes, up to the limit; what comes after that is thrown away."""
         reader = asyncio.StreamReader()
         text = getincrementaldecoder("utf-8")("replace")  # A piece may end in the middle of a letter.
@@ -320,16 +322,16 @@ class _SupervisorProcess:
                 if self.too_much:
                     continue
                 into += piece
-                self._tell(name, text.decode(piece))
-                if len(self.said[0]) + len(self.said[1]) > self._most:
+                self._write_output(name, text.decode(piece))
+                if len(self.output[0]) + len(self.output[1]) > self._most:
                     self.too_much = True
                     self._stop()
         finally:
             transport.close()
 
-    async def _heard(self) -> None:
-        """Wait for the end of what is said. A process that got away could keep that open for ever."""
-        _, late = await asyncio.wait(self._hearing, timeout=LAST_BYTES)
+    async def _wait_for_streams(self) -> None:
+        """Wait until the program's streams end. A process that escaped could keep them open for ever."""
+        _, late = await asyncio.wait(self._stream_readers, timeout=LAST_BYTES)
         for one in late:
             one.cancel()
 
@@ -374,9 +376,9 @@ def _too_large(size: int, largest: int) -> str:
     return f"output limit ({largest} bytes): the result takes {size} bytes, more than payload_max keeps"
 
 
-def _with_tail(text: str, *said: str) -> str:
-    """Add the last lines of the first thing that was said."""
-    tail = next((found for one in said if (found := _tail(one))), "")
+def _with_tail(text: str, *outputs: str) -> str:
+    """Add the last lines of the first output that has any."""
+    tail = next((found for one in outputs if (found := _tail(one))), "")
     return f"{text}: {tail}" if tail else text
 
 

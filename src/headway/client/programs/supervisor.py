@@ -63,8 +63,8 @@ def main() -> None:
     folder = f"{sys.argv[-1]}/headway-{os.urandom(8).hex()}".encode()
     os.mkdir(folder, 0o700)
     try:
-        _say(link, b"folder " + folder)
-        spec = _hear(link)
+        _send_line(link, b"folder " + folder)
+        spec = _read_spec(link)
         if spec is not None:
             _serve(link, folder, spec)
     finally:
@@ -86,15 +86,15 @@ def _serve(link: int, folder: bytes, spec: Spec) -> None:
         os.dup2(nowhere, number)
     if problem is not None:
         os.waitpid(pid, 0)
-        _say(link, b"unstartable %d" % problem)
+        _send_line(link, b"unstartable %d" % problem)
         return
-    _say(link, b"began %d" % pid)
+    _send_line(link, b"began %d" % pid)
     watch = _ProgramWatch(pid, folder, None if spec.output is None else spec.output + before)
     closed = watch.until_ended(link, wake)
     seconds = time.monotonic() - began
     watch.end_all()
     how = b"output" if watch.too_much or watch.is_too_much() else b"exit"
-    _say(link, b"ended %s %d %.3f %.3f" % (how, watch.code, watch.cpu, seconds))
+    _send_line(link, b"ended %s %d %.3f %.3f" % (how, watch.code, watch.cpu, seconds))
     while not closed:  # The worker takes what it wants from the folder.
         closed = not os.read(link, 4_096)
 
@@ -196,9 +196,9 @@ def _start(folder: bytes, spec: Spec) -> tuple[int, int | None]:
         finally:
             os._exit(127)
     os.close(writing)
-    said = os.read(reading, 100)  # Closed by a successful exec.
+    failure = os.read(reading, 100)  # Closed by a successful exec.
     os.close(reading)
-    return pid, int(said) if said else None
+    return pid, int(failure) if failure else None
 
 
 def _become(folder: bytes, spec: Spec) -> None:
@@ -320,14 +320,14 @@ def _open(path: bytes) -> None:
         pass
 
 
-def _say(link: int, line: bytes) -> None:
+def _send_line(link: int, line: bytes) -> None:
     try:
         os.write(link, line + b"\n")
     except OSError:  # The listener is gone.
         pass
 
 
-def _hear(link: int) -> "Spec | None":
+def _read_spec(link: int) -> "Spec | None":
     size = _exactly(link, 10)
     body = None if size is None else _exactly(link, int(size))
     return None if body is None else Spec(body)

@@ -72,7 +72,7 @@ class LongPoll:
         self._capabilities = None if request.capabilities is None else frozenset(request.capabilities)
         self._gone = gone
         self._until = time.monotonic() + request.wait_seconds
-        self._told = session.told[poll.claims]
+        self._delivered = session.delivered[poll.claims]
         self._state = WorkerState.ACTIVE
         self._waited = False
         self._doubted = False  # Its leases were read again because they left too little room.
@@ -98,9 +98,9 @@ class LongPoll:
             with contextlib.suppress(Exception):  # Then the store stops counting on this worker when its wait expires.
                 await session.job_source(self._capabilities).withdraw()
         cancel = session.cancels()
-        self._told.cancels.update(cancel)
-        budgets = self._told.budgets = session.budgets()
-        self._told.drains = self._state is not WorkerState.ACTIVE
+        self._delivered.cancels.update(cancel)
+        budgets = self._delivered.budgets = session.budgets()
+        self._delivered.drains = self._state is not WorkerState.ACTIVE
         return PollResult(
             leases, cancel, session.lost(), budgets, self._settled, self._more, self._next_due, self._state
         )
@@ -269,9 +269,10 @@ class LongPoll:
         if pending or drains:
             self._until = min(self._until, time.monotonic() + PATIENCE)
         lowered = any(
-            seconds < self._told.budgets.get(job_id, seconds) for job_id, seconds in self._session.budgets().items()
+            seconds < self._delivered.budgets.get(job_id, seconds)
+            for job_id, seconds in self._session.budgets().items()
         )
-        return not self._told.cancels.issuperset(pending) or (drains and not self._told.drains) or lowered
+        return not self._delivered.cancels.issuperset(pending) or (drains and not self._delivered.drains) or lowered
 
     def _left(self) -> float:
         return self._until - time.monotonic()

@@ -59,7 +59,7 @@ class WorkerSession:
         self.transient: dict[JobId, Lease] = {}  # Handed out by this process. No store knows which worker has them.
         self.stopped: set[JobId] = set()  # Ended by the server, not by the worker.
         # Apart for polls that claim jobs and polls that only wait for news: a worker may have one of each open.
-        self.told = {True: DeliveredNews(), False: DeliveredNews()}
+        self.delivered = {True: DeliveredNews(), False: DeliveredNews()}
         self.begun: dict[JobId, float] = {}  # When this process handed out each job, by the monotonic clock.
         self.exchanging = asyncio.Lock()  # A job source serves one exchange at a time.
         self.polls: list[PendingPoll] = []
@@ -74,7 +74,7 @@ class WorkerSession:
         self._registry = registry
         self._make_job_source = make_job_source
         self._job_sources: dict[frozenset[str], StoreJobSource] = {}
-        self._looked = -1.0
+        self._last_read = -1.0
         self._news = True  # The leases may have changed since they were read.
         self._dismissed: set[JobId] = set()
         self._looking = asyncio.Lock()
@@ -98,10 +98,10 @@ class WorkerSession:
     async def look(self, *, within: float = 0.0) -> None:
         """Read the worker's leases, unless they were read ``within`` seconds and the store has reported no change."""
         async with self._looking:
-            if not self._news and time.monotonic() - self._looked < within:
+            if not self._news and time.monotonic() - self._last_read < within:
                 return
             self._news = False
-            self._looked = time.monotonic()
+            self._last_read = time.monotonic()
             self._meanwhile = []
             held = await self._store.leases(worker_id=self.registration.worker_id, limit=self.registration.slots)
             self.stopped = await self._registry.stopped(self.registration.worker_id)
@@ -109,8 +109,8 @@ class WorkerSession:
             self.leases = {lease.job_id: lease for lease in held if lease.unreadable is None}
             for job_id, lease in self._meanwhile:  # They may be newer than what was read.
                 self._put(job_id, lease)
-        for told in self.told.values():
-            told.cancels &= self.leases.keys() | self.stopped
+        for delivered in self.delivered.values():
+            delivered.cancels &= self.leases.keys() | self.stopped
         self._dismissed &= self.stopped
         self.begun = {job_id: at for job_id, at in self.begun.items() if job_id in self.leases}
 
@@ -123,8 +123,8 @@ class WorkerSession:
                 self.begun[lease.job_id] = now
                 self._note(lease.job_id, lease)
                 if lease.budget_ms is not None:
-                    for told in self.told.values():
-                        told.budgets[lease.job_id] = lease.limit_ms / 1_000
+                    for delivered in self.delivered.values():
+                        delivered.budgets[lease.job_id] = lease.limit_ms / 1_000
             else:
                 self.transient[lease.job_id] = lease
                 if len(self.transient) > self.registration.slots:
@@ -136,8 +136,8 @@ class WorkerSession:
             self._note(job_id, None)
             self.transient.pop(job_id, None)
             self.begun.pop(job_id, None)
-            for told in self.told.values():
-                told.cancels.discard(job_id)
+            for delivered in self.delivered.values():
+                delivered.cancels.discard(job_id)
         self.stir()
 
     def dismiss(self, job_ids: Iterable[JobId]) -> None:
@@ -220,7 +220,7 @@ class WorkerSession:
         jobs, news = self._store.subscribe(worker_id), self._store.subscribe(worker_id + LEASE_CHANNEL)
         self._listeners = [
             loop.create_task(self._follow(jobs, self._wake)),
-            loop.create_task(self._follow(news, self._heard)),
+            loop.create_task(self._follow(news, self._note_news)),
         ]
         self._news = True  # The leases may have changed while nothing was subscribed.
 
@@ -238,6 +238,6 @@ class WorkerSession:
         """Note that a job was submitted which this worker can run."""
         self.woken = True
 
-    def _heard(self) -> None:
+    def _note_news(self) -> None:
         """Note that a job of this worker was cancelled, or that the worker was drained."""
         self._news = True

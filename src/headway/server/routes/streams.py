@@ -71,8 +71,8 @@ async def get_events(
     if knows_end(job, read_place(last_event_id)):
         return Response(status_code=204)
     service.check_room(caller.token_id)
-    told = _events(service, caller, JobId(task_id), last_event_id)
-    return _Events(told, media_type="text/event-stream")
+    items = _events(service, caller, JobId(task_id), last_event_id)
+    return _Events(items, media_type="text/event-stream")
 
 
 class _Events(StreamingResponse):
@@ -90,26 +90,26 @@ class _Events(StreamingResponse):
 async def _events(service: Service, caller: Principal, job_id: JobId, last: str | None) -> AsyncIterator[bytes]:
     with service.stream(caller.token_id) as revoked:
         yield b"retry: 1000\n\n"
-        async with contextlib.aclosing(follow(service, job_id, read_place(last), revoked)) as told:
+        async with contextlib.aclosing(follow(service, job_id, read_place(last), revoked)) as items:
             # An error of the store ends the stream. The client reconnects with Last-Event-ID.
             with contextlib.suppress(HeadwayError):
-                async for one in told:
+                async for one in items:
                     yield _event_text(one)
 
 
-def _event_text(told: StreamItem) -> bytes:
-    if told.event is not None and told.job is not None:
-        event = told.event
+def _event_text(item: StreamItem) -> bytes:
+    if item.event is not None and item.job is not None:
+        event = item.event
         data = {"kind": event.kind, "task_id": event.job_id, "at": write_moment(event.at), **event.data}
         if event.kind == "finished":
-            data |= ending_values(told.job)
+            data |= ending_values(item.job)
         return b"id: %s\nevent: %s\ndata: %s\n\n" % (
             write_place(event.place).encode(),
             event.kind.encode(),
             encode(data),
         )
-    if told.job is not None:
-        data = {"kind": "estimate", "task_id": told.job.job_id, **(estimate_values(told.estimate) or {})}
+    if item.job is not None:
+        data = {"kind": "estimate", "task_id": item.job.job_id, **(estimate_values(item.estimate) or {})}
         return b"event: estimate\ndata: %s\n\n" % encode(data)
     return b": still here\n\n"
 
@@ -132,16 +132,16 @@ async def stream(websocket: WebSocket, task_id: str, after: str | None = None, a
         return
     await websocket.accept(subprotocol=subprotocol_of(websocket))
     with service.stream(caller.token_id) as revoked:
-        told = follow(service, JobId(task_id), read_place(after), revoked)
-        if not await _while_connected(websocket, _tell(websocket, told)) and abandon:
+        items = follow(service, JobId(task_id), read_place(after), revoked)
+        if not await _while_connected(websocket, _send_items(websocket, items)) and abandon:
             await service.client.cancel([JobId(task_id)])
 
 
-async def _tell(websocket: WebSocket, told: AsyncGenerator[StreamItem]) -> None:
+async def _send_items(websocket: WebSocket, items: AsyncGenerator[StreamItem]) -> None:
     code, reason = RESTARTING, "come back with ?after= and the last id"
     try:
-        async with contextlib.aclosing(told):
-            async for one in told:
+        async with contextlib.aclosing(items):
+            async for one in items:
                 message = _message(one)
                 if message is not None:
                     async with asyncio.timeout(SEND_SECONDS):
@@ -157,34 +157,34 @@ async def _tell(websocket: WebSocket, told: AsyncGenerator[StreamItem]) -> None:
             await websocket.close(code, reason)
 
 
-async def _while_connected(websocket: WebSocket, telling: Coroutine[Any, Any, None]) -> bool:
+async def _while_connected(websocket: WebSocket, sending: Coroutine[Any, Any, None]) -> bool:
     """Send while the client is connected, and ignore what it sends. Return False if it left before the end."""
 
     async def until_gone() -> None:
         while (await websocket.receive())["type"] != "websocket.disconnect":
             pass
 
-    told = asyncio.ensure_future(telling)
-    tasks = {told, asyncio.ensure_future(until_gone())}
+    sender = asyncio.ensure_future(sending)
+    tasks = {sender, asyncio.ensure_future(until_gone())}
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        return told.done()
+        return sender.done()
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _message(told: StreamItem) -> str | None:
+def _message(item: StreamItem) -> str | None:
     """Return the message for an item, or None for a keep-alive: WebSockets have pings of their own."""
-    if told.event is None or told.event.kind == "queued":
-        if told.job is None or told.estimate is None:
+    if item.event is None or item.event.kind == "queued":
+        if item.job is None or item.estimate is None:
             return None
-        estimate = estimate_values(told.estimate)
-        values: dict[str, Any] = {"type": "queue", "position": told.estimate.position, "estimate": estimate}
-        return encode(values | {"task_id": told.job.job_id}).decode()
-    event = told.event
+        estimate = estimate_values(item.estimate)
+        values: dict[str, Any] = {"type": "queue", "position": item.estimate.position, "estimate": estimate}
+        return encode(values | {"task_id": item.job.job_id}).decode()
+    event = item.event
     kind = {"finished": "result", "downgraded": "duration"}.get(event.kind, event.kind)
     values = {"type": kind, "id": write_place(event.place), "task_id": event.job_id, "at": write_moment(event.at)}
-    values |= ending_values(told.job) if told.job is not None and kind == "result" else event.data
+    values |= ending_values(item.job) if item.job is not None and kind == "result" else event.data
     return encode(values).decode()

@@ -145,7 +145,7 @@ class SessionBroker:
 
     def _make(self, job_id: JobId, tenant: str | None) -> InteractiveSession:
         grace = self._service.app.settings.session_grace
-        session = InteractiveSession(job_id, tenant, grace=grace, cancel=self._cancel, looks=self._looks)
+        session = InteractiveSession(job_id, tenant, grace=grace, cancel=self._cancel, watch_job=self._watch_job)
         self._open[job_id] = session
         return session
 
@@ -157,10 +157,10 @@ class SessionBroker:
     async def _cancel(self, job_id: JobId) -> None:
         await (await self._service.store()).cancel([job_id])
 
-    async def _looks(self, job_id: JobId) -> AsyncIterator[JobRecord | None]:
+    async def _watch_job(self, job_id: JobId) -> AsyncIterator[JobRecord | None]:
         watcher = await self._service.client.watcher()
-        async with contextlib.aclosing(watcher.looks(job_id)) as looks:  # type: ignore[type-var]
-            async for job in looks:
+        async with contextlib.aclosing(watcher.watch_changes(job_id)) as jobs:  # type: ignore[type-var]
+            async for job in jobs:
                 yield job
 
     def _let_live(self, session: InteractiveSession) -> None:

@@ -40,7 +40,7 @@ RETURNED = OUTPUT_MAX // 8  # Bytes of credit that are returned together.
 
 encode = msgspec.json.Encoder().encode
 Cancel = Callable[[JobId], Awaitable[object]]
-Looks = Callable[[JobId], Any]
+WatchJob = Callable[[JobId], Any]
 
 
 class SessionEnd(NamedTuple):
@@ -66,19 +66,19 @@ class InteractiveSession:
     bound at which the task waits. After the grace the job is cancelled.
     """
 
-    def __init__(self, job_id: JobId, tenant: str | None, *, grace: float, cancel: Cancel, looks: Looks) -> None:
+    def __init__(self, job_id: JobId, tenant: str | None, *, grace: float, cancel: Cancel, watch_job: WatchJob) -> None:
         self.job_id = job_id
         self.tenant = tenant
         self._grace = grace
         self._cancel = cancel
-        self._looks = looks
+        self._watch_job = watch_job
         self._resume = ""
         self._worker: WebSocket | None = None
         self.linked = asyncio.Event()  # A worker has connected,
         self._parted = asyncio.Event()  # and has disconnected again.
         self._outbox: deque[tuple[str | bytes, int]] = deque()  # Messages with their sizes in bytes,
         self._held = 0  # and the sum of the sizes.
-        self._owed = 0  # Credit that was not returned to the worker yet.
+        self._unreturned = 0  # Credit that was not returned to the worker yet.
         self._room = INPUT_MAX  # Bytes that the worker accepts.
         self._has_room = asyncio.Event()
         self._news = asyncio.Event()  # Wakes the task that writes to the client.
@@ -86,7 +86,7 @@ class InteractiveSession:
         self._connection: _ClientConnection | None = None
         self._alone = asyncio.Event()  # No client is connected,
         self._back = asyncio.Event()  # or one is connected.
-        self._told = asyncio.Event()  # The client knows how the session ended.
+        self._end_sent = asyncio.Event()  # The client knows how the session ended.
 
     # ------------------------------------------------------------------ from begin to end
 
@@ -100,9 +100,9 @@ class InteractiveSession:
                 self._resume = ""  # The grace is over.
                 await self.end()
             await following
-            telling = asyncio.create_task(self._told.wait())
-            await asyncio.wait({telling, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            telling.cancel()
+            sending = asyncio.create_task(self._end_sent.wait())
+            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            sending.cancel()
             if self._final.result().code == HALT:
                 await (
                     self._parted.wait()
@@ -166,8 +166,8 @@ class InteractiveSession:
         """Read the job whenever it changes, until the job or the session has ended."""
         while True:
             try:
-                async with contextlib.aclosing(self._looks(self.job_id)) as looks:
-                    async for job in looks:
+                async with contextlib.aclosing(self._watch_job(self.job_id)) as jobs:
+                    async for job in jobs:
                         if (final := self._judge(job)) is not None:
                             if not final.at_once and self.linked.is_set():
                                 with contextlib.suppress(TimeoutError):
@@ -211,14 +211,14 @@ class InteractiveSession:
     def _take(self, data: bytes | None, text: str | None) -> bool:
         if data is None:
             try:
-                said = read_from_worker(text or "")
+                parsed = read_from_worker(text or "")
             except msgspec.DecodeError:
                 return False
-            if isinstance(said, Credit):
-                self._room += said.bytes
+            if isinstance(parsed, Credit):
+                self._room += parsed.bytes
                 self._has_room.set()
                 return True
-            self._put(write(said), len(said.data.encode()))
+            self._put(write(parsed), len(parsed.data.encode()))
         else:
             self._put(data, len(data))
         return self._held <= OUTPUT_MAX + 2 * PIECE
@@ -228,14 +228,14 @@ class InteractiveSession:
         self._held += size
         self._news.set()
 
-    async def _give_credit(self, size: int) -> None:
+    async def _return_credit(self, size: int) -> None:
         self._held -= size
-        self._owed += size
-        if self._owed >= RETURNED or not self._outbox:
-            owed, self._owed = self._owed, 0
-            await self._tell_worker(write(Credit(owed)))
+        self._unreturned += size
+        if self._unreturned >= RETURNED or not self._outbox:
+            unreturned, self._unreturned = self._unreturned, 0
+            await self._send_to_worker(write(Credit(unreturned)))
 
-    async def _tell_worker(self, message: str | bytes) -> None:
+    async def _send_to_worker(self, message: str | bytes) -> None:
         if self._worker is not None:
             with contextlib.suppress(WebSocketDisconnect, RuntimeError):
                 await _send(self._worker, message)
@@ -253,8 +253,11 @@ class InteractiveSession:
         """
         connection = await self._take_over()
         self._resume = secrets.token_urlsafe(32)
-        telling, hearing = asyncio.create_task(self._tell(socket)), asyncio.create_task(self._hear(socket))
-        parts: set[asyncio.Future[Any]] = {telling, hearing, connection.displaced, *ends}
+        sending, receiving = (
+            asyncio.create_task(self._send_to_client(socket)),
+            asyncio.create_task(self._receive_from_client(socket)),
+        )
+        parts: set[asyncio.Future[Any]] = {sending, receiving, connection.displaced, *ends}
         try:
             await asyncio.wait({*parts, self._final}, return_when=asyncio.FIRST_COMPLETED)
             if self._final.done() and not self._final.result().at_once:
@@ -267,16 +270,16 @@ class InteractiveSession:
                 leaving = ended is ends[-1]
                 self.cut(RESTARTING if leaving else REFUSED, "the server leaves" if leaving else "the token has ended")
                 await self.end()
-            if self._final.done() and self._final.result().at_once and not hearing.done():
-                telling.cancel()
-                await asyncio.gather(telling, return_exceptions=True)
+            if self._final.done() and self._final.result().at_once and not receiving.done():
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LAST_WORDS):
-                        await self._tell_final(socket, self._final.result())
+                        await self._send_end(socket, self._final.result())
         finally:
-            for task in (telling, hearing):
+            for task in (sending, receiving):
                 task.cancel()
-            await asyncio.gather(telling, hearing, return_exceptions=True)
+            await asyncio.gather(sending, receiving, return_exceptions=True)
             connection.left.set()
             if self._connection is connection:
                 self.leave()
@@ -298,7 +301,7 @@ class InteractiveSession:
             await before.left.wait()
         return mine
 
-    async def _tell(self, socket: WebSocket) -> None:
+    async def _send_to_client(self, socket: WebSocket) -> None:
         """Send the greeting to the client, then all messages of the task, and finally how it ended."""
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):
             started = {"type": "started", "task_id": self.job_id, "resume": self._resume}
@@ -309,20 +312,20 @@ class InteractiveSession:
                     message, size = self._outbox[0]
                     await _send(socket, message)
                     self._outbox.popleft()  # Only now: a client that returns gets what was not sent.
-                    await self._give_credit(size)
+                    await self._return_credit(size)
                 if self._final.done():
-                    await self._tell_final(socket, self._final.result())
+                    await self._send_end(socket, self._final.result())
                     return
                 await self._news.wait()
 
-    async def _tell_final(self, socket: WebSocket, final: SessionEnd) -> None:
+    async def _send_end(self, socket: WebSocket, final: SessionEnd) -> None:
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):
             if final.message:
                 await socket.send_text(encode(final.message).decode())
             await socket.close(final.code, final.reason)
-            self._told.set()
+            self._end_sent.set()
 
-    async def _hear(self, socket: WebSocket) -> None:
+    async def _receive_from_client(self, socket: WebSocket) -> None:
         """Forward the messages of the client until it disconnects."""
         while (message := await socket.receive())["type"] != "websocket.disconnect":
             data = message.get("bytes")
@@ -330,17 +333,17 @@ class InteractiveSession:
                 await self._pass_on(data, len(data))
                 continue
             try:
-                said = read_from_client(message.get("text") or "")
+                parsed = read_from_client(message.get("text") or "")
             except msgspec.DecodeError:
                 await _close(socket, REFUSED, "malformed message")
                 return
-            match said:
+            match parsed:
                 case Close():
                     await self.end()
                 case Resize():
-                    await self._tell_worker(write(said))
+                    await self._send_to_worker(write(parsed))
                 case Text(text):
-                    await self._pass_on(write(said), len(text.encode()))
+                    await self._pass_on(write(parsed), len(text.encode()))
 
     async def _pass_on(self, message: str | bytes, size: int) -> None:
         """Send to the worker once it has credit. Until then nothing more is read from the client."""
@@ -348,7 +351,7 @@ class InteractiveSession:
             self._has_room.clear()
             await self._has_room.wait()
         self._room -= size
-        await self._tell_worker(message)
+        await self._send_to_worker(message)
 
 
 def _result(values: Mapping[str, Any]) -> SessionEnd:

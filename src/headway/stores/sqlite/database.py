@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from headway.core.errors import HeadwayError, StoreBusy, StoreError, StoreFull
 from headway.core.log_event import LogEvent
 from headway.stores.sqlite.connection import Driver, SqliteConnection
-from headway.stores.sqlite.disk_reserve import drop_ballast, has_room, lay_ballast
+from headway.stores.sqlite.disk_reserve import delete_reserve, has_room, write_reserve
 from headway.stores.sqlite.file_identity import FileIdentity
 from headway.stores.sqlite.repair import repair_texts
 from headway.stores.sqlite.transaction import Hooks, SqliteCache
@@ -62,7 +62,7 @@ class Database:
     def write(self, function: Callable[[SqliteConnection, Hooks], T], *, vital: bool = True) -> asyncio.Future[T]:
         """Run a function inside a transaction; its effects are durable when the future is done.
 
-        On a full disk the ballast is given up for what is vital: results and renewals, not new jobs.
+        On a full disk the reserve is given up for what is vital: results and renewals, not new jobs.
         """
         return self._call(self._writes, function, vital)
 
@@ -104,7 +104,7 @@ class Database:
                 writer.close()
                 raise
             self._identity.note()
-        lay_ballast(self.path)
+        write_reserve(self.path)
         self._start("writer", self._write, writer)
         self._start("reader", self._read, reader)
 
@@ -193,7 +193,7 @@ class Database:
                 for call in group:
                     self._write_group(connection, [call])
                 return
-            if isinstance(problem, StoreFull) and group[0].vital and drop_ballast(self.path):
+            if isinstance(problem, StoreFull) and group[0].vital and delete_reserve(self.path):
                 self._write_group(connection, group)
                 return
             if isinstance(problem, UnicodeDecodeError) and repair_texts(connection):

@@ -24,7 +24,7 @@ from headway.core.errors import (
 from headway.stores.base import FORMAT, OLDEST_READER, OLDEST_WRITER
 from headway.stores.sqlite import connection as waist
 from headway.stores.sqlite.connection import SqliteConnection
-from headway.stores.sqlite.disk_reserve import ballast_of, drop_ballast
+from headway.stores.sqlite.disk_reserve import delete_reserve, reserve_path
 from headway.stores.sqlite.library_guard import APSW, claim, release
 from headway.stores.sqlite.statements import MIGRATIONS, numbered
 
@@ -302,8 +302,8 @@ def _create(path: Path) -> None:
                 "that one too to begin anew",
                 path=str(path),
             )
-        drop_ballast(path)  # Left by a store that was removed.
-    elif path.is_file() and path.stat().st_size <= 1 and ballast_of(path).exists():  # SQLite takes one byte for none.
+        delete_reserve(path)  # Left by a store that was removed.
+    elif path.is_file() and path.stat().st_size <= 1 and reserve_path(path).exists():  # SQLite takes one byte for none.
         raise StoreCorrupt(
             f"{path} was a store and is empty now; restore a backup, or remove the file to begin anew", path=str(path)
         )

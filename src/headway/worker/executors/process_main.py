@@ -149,7 +149,10 @@ class _Context(Context):
 
     def __init__(self, run: wire.RunJob, channel: _Channel, encode: Callable[[Any], Returned]) -> None:
         super().__init__(
-            run.lease(), {}, lambda _, fraction, note: channel.send(wire.JobProgress(fraction, note)), hear=self._look
+            run.lease(),
+            {},
+            lambda _, fraction, note: channel.send(wire.JobProgress(fraction, note)),
+            read_messages=self._look,
         )
         self._channel, self._encode = channel, encode
 
