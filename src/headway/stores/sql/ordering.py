@@ -48,7 +48,8 @@ class Ordering:
 
         ``number``: its place in a class that no tenants share; ``front``: before all that wait.
         """
-        clock = await self._clock(class_id)
+        # Dictionaries are asked before anything is awaited: this runs for every job that is submitted.
+        clock = self._clocks[class_id] if class_id in self._clocks else await self._clock(class_id)
         if clock is None:
             if tenant is None:
                 first = self._plain.get(class_id)
@@ -56,11 +57,10 @@ class Ordering:
                 return number
             clock = await self._become_fair(class_id, number)
         sharer = self._tx.rows.text(tenant) or ""
-        key = clock
-        if not front:
-            last = await self._last_key(class_id, sharer)
-            key = order_key(clock, last, self._tx.rule_index.step_us(task, tenant or ""))
-        await self._note(class_id, sharer, key)
+        known = (class_id, sharer)
+        last = self._last[known] if known in self._last else await self._last_key(known)
+        key = clock if front else order_key(clock, last, self._tx.rule_index.step_us(task, tenant or ""))
+        self._last[known] = key if last is None else max(last, key)
         return key
 
     async def _clock(self, class_id: int) -> int | None:
@@ -76,15 +76,11 @@ class Ordering:
         clock = await self._tx.make_fair(class_id, first)
         self._clocks[class_id] = clock
         if last is not None:
-            await self._note(class_id, "", last)
+            before = await self._last_key((class_id, ""))
+            self._last[class_id, ""] = last if before is None else max(before, last)
         return clock
 
-    async def _last_key(self, class_id: int, sharer: str) -> int | None:
-        known = (class_id, sharer)
+    async def _last_key(self, known: tuple[int, str]) -> int | None:
         if known not in self._last:
-            self._last[known] = await self._tx.db.first("last_key", class_id, sharer)
+            self._last[known] = await self._tx.db.first("last_key", *known)
         return self._last[known]
-
-    async def _note(self, class_id: int, sharer: str, key: int) -> None:
-        last = await self._last_key(class_id, sharer)
-        self._last[class_id, sharer] = key if last is None else max(last, key)
