@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,11 @@ async def listed(http: httpx.AsyncClient, **filters: Any) -> list[str]:
         cursor = {"cursor": page["next_cursor"]}
 
 
+def told(answer: httpx.Response) -> tuple[int, str]:
+    """Return what is equal in store and history. Samples of what a task waited for are the store's alone."""
+    return answer.status_code, re.sub(r'"waited_seconds":\{[^}]*\}', '"waited_seconds":{}', answer.text)
+
+
 async def test_a_finished_task_is_told_alike_by_store_and_history(app: Headway, http: httpx.AsyncClient) -> None:
     # R5.102
     ids = [
@@ -90,9 +96,9 @@ async def test_a_finished_task_is_told_alike_by_store_and_history(app: Headway, 
     paths = [f"{start}{task_id}{rest}" for task_id in ids for start, rest in (
         (f"{TASKS}/", ""), ("/task/", ""), (f"{TASKS}/", "/why"), (f"{TASKS}/", "/events"), (f"{TASKS}/", "/estimate"),
     )]  # fmt: skip
-    before = [(answer.status_code, answer.text) for answer in [await http.get(path) for path in paths]]
+    before = [told(await http.get(path)) for path in paths]
     await forget(app, *ids)
-    after = [(answer.status_code, answer.text) for answer in [await http.get(path) for path in paths]]
+    after = [told(await http.get(path)) for path in paths]
     assert after == before
     assert [status for status, _ in after[:5]] == [200, 200, 200, 200, 409]
 

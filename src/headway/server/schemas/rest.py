@@ -118,7 +118,8 @@ class Why(BaseModel):
     reasons: list[ReasonItem]
     passed_over: int = Field(description="Later tasks of its lane and tenant that have started; counted up to 100.")
     waited_seconds: dict[str, float] = Field(
-        description="Once it has started: how long it waited, by reason.", examples=[{"slots_full": 3.2}]
+        description="Once it has started: how long it waited, by reason. Empty for a task that only the history keeps.",
+        examples=[{"slots_full": 3.2}],
     )
 
 
