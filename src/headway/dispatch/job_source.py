@@ -1,4 +1,4 @@
-"""Hands a worker its jobs: plans claims from a snapshot and exchanges with the store."""
+"""Supplies a worker with jobs: plans claims from a snapshot and exchanges with the store."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from headway.runtime.failpoints import reach
 from headway.stores.base import Exchange, ExchangeReply, Progress, Store, Subscription
 
 SNAPSHOT_AGE = 0.02  # Seconds; a plan from an older snapshot may choose the wrong class.
-SNAPSHOT_AGE_ALONE = 0.2  # Seconds, with a single class: there is nothing to choose.
+SNAPSHOT_AGE_ALONE = 0.2  # Seconds with a single class, because the plan has nothing to choose.
 ASK_EVERY = 60.0  # Maximum seconds between claims while the cheap idle check reports an empty queue.
 TASK_NEED = "task:"  # Prefix of the need of a job whose task some worker did not know.
-DEBT_MAX = 60.0  # Seconds beyond its expected cost that one job is charged to its lane at most.
+DEBT_MAX = 60.0  # Maximum seconds beyond its expected cost that one job charges to its lane.
 
 
 class FinishedRun(NamedTuple):
@@ -39,7 +39,7 @@ class FinishedRun(NamedTuple):
 
 
 class ClaimResult(NamedTuple):
-    """The result of an exchange. ``more``: claim again at once, a claimable job was skipped or has just been seen."""
+    """The result of an exchange. ``more``: claim again at once, because a job was skipped or has just appeared."""
 
     leases: Sequence[Lease]
     refused: Sequence[tuple[str, str]]
@@ -89,7 +89,7 @@ class StoreJobSource:
 
     @property
     def idle_since(self) -> float:
-        """When nothing was last seen to wait, while whatever comes is seen; a worker without slots does not look."""
+        """Monotonic time at which the queue was last seen empty; 0 if a job may come without a wake-up."""
         return self._idle_since if self._waits and self._waits_for is None else 0.0
 
     async def exchange(
@@ -122,11 +122,11 @@ class StoreJobSource:
     ) -> ClaimResult:
         """Report finished jobs and claim for the free slots.
 
-        ``woken``: the store has called, so there is something: it is claimed first and looked at afterwards.
-        ``wait``: a worker that gets nothing is woken for what comes next.
+        ``woken``: the store announced a job, so the exchange claims before it reads another snapshot.
+        ``wait``: if the exchange returns no job, the store wakes this worker for the next one.
 
-        After an error the same call, claim and all, is made again first: a reply may have been lost
-        after its effect, and repeating it gives the same leases. A caller with a ``claim_id`` sees to that.
+        After an error the next call sends the same request again, because only the reply may have been lost. A repeated
+        claim returns the same leases. A caller with a ``claim_id`` repeats its request itself.
         """
         policy = self._in_force.policy
         lanes = None if free_below > 0 else tuple(sorted(policy.reserve.lanes))
@@ -168,18 +168,18 @@ class StoreJobSource:
         self._waits_for, self._asked = request.wait_lanes, time.monotonic()
         if answer.snapshot is not None and answer.snapshot.floor is not None:
             result = await self._make_room(answer.snapshot, result)
-        if claim_id is None:  # This process does not know what becomes of other workers' slots and jobs.
+        if claim_id is None:  # With a claim id, the slots and jobs are in another process.
             self._recorder.idle(self._idle_reserve(request.plan, answer.leases))
             if answer.leases:
                 self._time_start()
         return result
 
     def offer_learned(self, learn: Callable[[str], bool]) -> None:
-        """Serve also jobs of tasks that other workers did not know, if ``learn`` finds the task by its name."""
+        """Also serve jobs of tasks that other workers did not know, if ``learn`` finds the task by its name."""
         self._learn_task = learn
 
     def _learn(self, seen: Snapshot) -> None:
-        """Look for the tasks that jobs wait for and this worker does not offer."""
+        """Import the tasks that waiting jobs need and this worker does not offer."""
         if self._learn_task is None:
             return
         for view in seen.classes:
@@ -193,7 +193,7 @@ class StoreJobSource:
     async def _without_unreadable(self, answer: ExchangeReply) -> ExchangeReply:
         """End the leases whose jobs cannot be read. Return the reply without them."""
         bad = [lease for lease in answer.leases if lease.unreadable is not None]
-        with contextlib.suppress(StoreError):  # The next renewal leaves them out, which also ends them.
+        with contextlib.suppress(StoreError):  # The next renewal omits these leases, which also ends them.
             await end_leases(
                 self._store,
                 bad,
@@ -206,11 +206,11 @@ class StoreJobSource:
         return answer._replace(leases=good, more=True)
 
     def _handed(self) -> ClaimResult | None:
-        """Return what the store has sent along with its wake-up."""
+        """Return the leases that the store sent along with its wake-up, or None."""
         answer = None
         if self._take_handed is not None and self._request is None:
             answer = self._take_handed(self._worker_id, self._confirm_ms)
-        if answer is None or any(lease.unreadable for lease in answer.leases):  # The next exchange returns it again.
+        if answer is None or any(lease.unreadable for lease in answer.leases):  # The next exchange returns them again.
             return None
         self._waits, self._dry = False, True
         self._charge(answer.leases)
@@ -219,7 +219,7 @@ class StoreJobSource:
         return ClaimResult(answer.leases, (), False, WorkerState.ACTIVE, None)
 
     def _charge(self, leases: Sequence[Lease]) -> None:
-        if len(self._snapshot.classes) > 1:  # A single class shares with none.
+        if len(self._snapshot.classes) > 1:  # A single class has no other to share with.
             for lease in leases:
                 expected = self._durations.expected(lease.task)
                 self._clocks.charge(self._in_force.policy, lease.class_key, expected)
@@ -290,7 +290,7 @@ class StoreJobSource:
         await self._store.exchange(Exchange(self._worker_id, os.urandom(TOKEN_BYTES), plan=Plan()))
 
     def subscribe(self) -> Subscription:
-        """Open the subscription that wakes when a job was submitted that this worker can serve."""
+        """Open the subscription that wakes this worker when a client submits a job that it can serve."""
         return self._store.subscribe(self._worker_id)
 
     def leave(self) -> None: ...
@@ -298,7 +298,7 @@ class StoreJobSource:
     async def close(self) -> None: ...
 
     def learn(self, runs: Sequence[tuple[Lease, float]]) -> None:
-        """Learn the seconds that jobs took, and correct what their lanes were charged."""
+        """Record how many seconds jobs took, and correct the charges of their lanes."""
         if len(self._snapshot.classes) > 1:
             for lease, seconds in runs:
                 over = seconds - self._durations.expected(lease.task)
@@ -307,8 +307,8 @@ class StoreJobSource:
         self._recorder.note(runs)
 
     def _age_max(self, free_below: int) -> float:
-        """Return how old the snapshot may be before a plan is made from a new one."""
-        if self._dry or free_below <= 0:  # A worker sleeps only after a fresh look.
+        """Return the maximum age in seconds of a snapshot that a plan may use."""
+        if self._dry or free_below <= 0:  # A worker sleeps only after it has read a new snapshot.
             return 0.0
         return SNAPSHOT_AGE if len(self._snapshot.classes) > 1 else SNAPSHOT_AGE_ALONE
 
@@ -324,7 +324,7 @@ class StoreJobSource:
             self._snapshot = answer.snapshot
             self._seen = time.monotonic()
             self._idle_since = 0.0 if any(view.waiting for view in answer.snapshot.classes) else self._seen
-            # A class that is new to this worker was not in the plan: ask for it now.
+            # A class that is new to this worker was not in the plan. Claim from it now.
             more = more or (
                 answer.worker_state is WorkerState.ACTIVE
                 and (
@@ -336,7 +336,7 @@ class StoreJobSource:
                 )
             )
         elif request.plan is not None and not answer.leases and answer.worker_state is WorkerState.ACTIVE:
-            # The plan was made from an old snapshot and brought nothing: look again before going to sleep.
+            # The plan used an old snapshot and claimed nothing. Read a new one before the worker sleeps.
             self._seen = -1.0
             more = True
         due_at = self._snapshot.next_due_at

@@ -19,7 +19,7 @@ KEPT_MAX = 16 << 10  # Characters of the latest output that a reader can still s
 CHUNKS_MAX = 200
 STREAMS = ("stdout", "stderr")
 PRUNED_AFTER_MS = 60_000  # A reader has this long after the end of a job to read the last of its output.
-PRUNED_MAX = 500  # Jobs looked up by one call of ``prune_output``.
+PRUNED_MAX = 500  # Jobs that ``prune_output`` reads in one call of the store.
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ class OutputTail:
 
 
 async def write_output(store: Store, job_id: JobId, epoch: int, chunks: Iterable[Chunk]) -> bool:
-    """Write the latest output of a run, unless a later run has written already. Returns whether it did."""
+    """Write the latest output of a run, unless a later run has written already. Return whether it did."""
     found = await store.read(OUTPUT, job_id)
     if found and (known := read_output(found[0].body)) is not None and known.epoch > epoch:
         return False
@@ -92,7 +92,7 @@ async def write_output(store: Store, job_id: JobId, epoch: int, chunks: Iterable
 
 
 def read_output(body: bytes) -> JobOutput | None:
-    """Read a document; None if another release wrote it."""
+    """Decode a document. Return None if another release wrote it in another format."""
     try:
         return _decode(body)
     except msgspec.DecodeError:
@@ -100,9 +100,9 @@ def read_output(body: bytes) -> JobOutput | None:
 
 
 async def output_events(store: Store, job: JobRecord, after: tuple[int, ...]) -> list[Event]:
-    """Return the output of a job's latest run that comes after a place in its story, oldest first.
+    """Return the output of a job's latest run that comes after a place in its events, oldest first.
 
-    A job without progress has none: every worker that writes output reports progress with it.
+    A job without progress has no output, because every worker that writes output reports progress with it.
     """
     if job.progress is None:
         return []
@@ -122,7 +122,7 @@ def _shown(chunk: Chunk) -> dict[str, object]:
 
 
 async def prune_output(store: Store) -> int:
-    """Remove the output of jobs that ended a while ago, or are gone. Returns how many documents it removed."""
+    """Remove the output of jobs that ended a while ago, or are gone. Return how many documents it removed."""
     names = [JobId(document.name) for document in await store.read(OUTPUT)]
     removed = 0
     for start in range(0, len(names), PRUNED_MAX):

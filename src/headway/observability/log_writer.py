@@ -1,4 +1,4 @@
-"""Writes log lines from a thread of its own: a standard error that is blocked or closed holds up nothing else."""
+"""Writes log lines from a separate thread, so that a blocked or closed standard error delays no other code."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 LINES_MAX = 10_000  # Lines that wait to be written; at some 350 bytes each about 4 MB.
-TEXT_MAX = 8 << 20  # Characters of waiting lines that were not written by Headway; those may be of any length.
-BATCH = 500  # Lines in one write.
+TEXT_MAX = 8 << 20  # Characters of waiting lines from tasks and libraries, which may have any length.
+BATCH = 500  # Maximum lines in one write.
 LINGER = 0.005  # Seconds for which lines gather, so that a busy process makes few system calls.
-FLUSH_SECONDS = 2.0  # What a process waits at its end for an output that is blocked.
-TASK = "headway.task"  # The logger of ``ctx.log``: what tasks say by it is not ours.
+FLUSH_SECONDS = 2.0  # Seconds that a process waits at its end for a blocked output.
+TASK = "headway.task"  # The logger of ``ctx.log``, whose lines come from tasks and not from Headway.
 
 
 class LogWriter(logging.Handler):
     """A handler that queues lines for a thread, which writes them in order. Callers never wait for the output.
 
-    Lines that do not fit the queue are counted, and a line tells how many once the output flows again.
+    It counts lines that do not fit the queue, and logs their number once the output flows again.
     ``job_facts`` returns the members that identify the job for which the calling code runs.
     """
 
@@ -33,13 +33,13 @@ class LogWriter(logging.Handler):
         self._descriptor = _descriptor(stream)
         self._job_facts = job_facts
         self._begin()
-        os.register_at_fork(after_in_child=self._begin)  # The thread does not live on in a process that was forked.
+        os.register_at_fork(after_in_child=self._begin)  # A forked process has no copy of the thread.
 
     def _begin(self) -> None:
         self._lines: deque[logging.LogRecord | str] = deque()
         self._text = 0  # Characters in the queue. The handler's lock guards it, and the counter below.
         self._dropped = 0
-        self._write_began = 0.0  # When the write under way began, on the monotonic clock; 0 if none is.
+        self._write_began = 0.0  # Monotonic time at which the current write began; 0 between writes.
         self._news = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -82,7 +82,7 @@ class LogWriter(logging.Handler):
             self._news.clear()
 
     def _run(self) -> None:
-        """Woken by a line; ends with the process."""
+        """Write queued lines until the process ends. Each new line wakes this loop."""
         while True:
             self._news.wait()
             time.sleep(LINGER)
@@ -121,7 +121,7 @@ class LogWriter(logging.Handler):
 
 
 def is_own(record: logging.LogRecord) -> bool:
-    """Return whether Headway wrote a record: then its message is the code of an event."""
+    """Return whether Headway wrote a record, whose message then is an event code."""
     return record.name.startswith("headway.") and record.name != TASK and not record.args
 
 

@@ -22,10 +22,10 @@ _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime
 
 
 def configure_logs(form: str | None, level: str = "info", *, job_facts: Callable[[], Mapping[str, Any]] = dict) -> None:
-    """Send log lines of this process to standard error, from a thread that alone may wait for it.
+    """Send log lines of this process to standard error. Only a separate thread waits for it.
 
-    ``form``: console, json, or None to choose by what standard error is. If the root logger has no handler, it gets
-    this one, so the lines of every library and task are written the same way, with the job that ``job_facts`` names.
+    ``form``: console, json, or None for console on a terminal and json elsewhere. If the root logger has no handler, it
+    gets this one. Lines of libraries and tasks then look the same, with the job that ``job_facts`` names.
     """
     fill_closed_streams()
     terminal = sys.stderr.isatty()
@@ -42,7 +42,7 @@ def configure_logs(form: str | None, level: str = "info", *, job_facts: Callable
     own.setLevel(level.upper())
     for name, logger in logging.root.manager.loggerDict.items():
         if name.startswith("headway") and isinstance(logger, logging.Logger):
-            logger.disabled = False  # As an app's ``dictConfig`` may have left it.
+            logger.disabled = False  # An app's ``dictConfig`` may have disabled it.
     for old in [one for one in root.handlers if isinstance(one, LogWriter)]:
         root.removeHandler(old)
     if not root.handlers:
@@ -59,7 +59,7 @@ def flush_logs() -> None:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line; control characters cannot break out of it."""
+    """Formats a record as one line of JSON, with control characters escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
         own = is_own(record)
@@ -79,12 +79,12 @@ class JsonFormatter(logging.Formatter):
             line["stack"] = record.stack_info
         try:
             return json.dumps(line, default=str)
-        except Exception:  # What a task logs may refer to itself, or refuse to become text.
+        except Exception:  # A value that a task logs may contain itself, or fail to become text.
             return json.dumps({str(key): _safe_text(value) for key, value in line.items()})
 
 
 class ConsoleFormatter(logging.Formatter):
-    """A readable line: time, event, what it concerns."""
+    """Formats a record as a readable line: time, event, task and other facts."""
 
     def __init__(self, *, colour: bool) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class ConsoleFormatter(logging.Formatter):
 
 
 def _facts(record: logging.LogRecord, *, own: bool) -> dict[str, Any]:
-    """Return the members beside time, level and event: those of Headway, then what was given as ``extra``."""
+    """Return the members beside time, level and event: Headway's own, then those passed as ``extra``."""
     given = record.msg.facts if isinstance(record.msg, LogEvent) else getattr(record, "headway", None)
     facts = {key: value for key, value in given.items() if value is not None} if isinstance(given, Mapping) else {}
     if not own:
@@ -124,7 +124,7 @@ def _facts(record: logging.LogRecord, *, own: bool) -> dict[str, Any]:
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage().rstrip()
-    except Exception:  # Its arguments do not fit its text.
+    except Exception:  # The record's arguments do not fit its text.
         return f"{_safe_text(record.msg)} {_safe_text(record.args)}"
 
 
@@ -147,17 +147,17 @@ def _moment(record: logging.LogRecord) -> datetime:
 
 
 def fill_closed_streams() -> None:
-    """Put the null device where a standard stream is closed. Else the next file opened would be written into."""
+    """Open the null device for each closed standard stream, or else output would go into the next opened file."""
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # Takes the lowest free number.
+            os.open(os.devnull, os.O_RDWR)  # The system assigns the lowest free number.
         if getattr(sys, name) is None:
             setattr(sys, name, open(descriptor, "w" if descriptor else "r", closefd=False))  # noqa: SIM115
 
 
-# ------------------------------------------------------------------ what nothing has caught
+# ------------------------------------------------------------------ uncaught exceptions
 
 
 def _crashed(kind: type[BaseException], error: BaseException, traceback: Any) -> None:

@@ -19,10 +19,10 @@ class Outage:
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._began = 0.0
-        self.failing: set[str] = set()  # Check it before calling succeeded, which saves the call.
+        self.failing: set[str] = set()  # Callers check this set first, which saves a call of ``succeeded``.
 
     def failed(self, part: str, problem: BaseException | str, *, retry_in: float | None = None) -> None:
-        """Note that a part of this process could not reach the store."""
+        """Record that a part of this process could not reach the store."""
         error = str(problem) or type(problem).__name__
         if not self.failing:
             self._began = time.monotonic()
@@ -32,7 +32,7 @@ class Outage:
         self._log.log(level, LogEvent(UNAVAILABLE, during=part, retry_in=wait, error=error))
 
     def succeeded(self, part: str) -> None:
-        """Note that a part has reached the store."""
+        """Record that a part has reached the store."""
         if part in self.failing:
             self.failing.remove(part)
             if not self.failing:

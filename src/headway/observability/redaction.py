@@ -1,4 +1,4 @@
-"""Keeps what looks like a secret out of logs and traces, by the names of parameters and keys."""
+"""Hides values in logs and traces if the name of their parameter or key looks like a secret."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 HIDDEN = "…redacted…"
-# A name is hidden that holds one of these between its underscores: ``token`` hides ``access_token``, not ``tokens``.
+# A name is secret if it contains one of these between underscores: ``token`` hides ``access_token``, not ``tokens``.
 SECRETS = (
     "api_key", "apikey", "authorization", "card_number", "credential", "credentials", "cvv", "passphrase", "passwd",
     "password", "private_key", "pwd", "secret", "token",
@@ -14,7 +14,7 @@ SECRETS = (
 
 
 def redact(value: Any, words: Sequence[str]) -> Any:
-    """Return plain JSON values with those hidden whose name holds one of the words, however deep they lie."""
+    """Return plain JSON values, and hide at any depth each value whose name contains one of the words."""
     if isinstance(value, dict):
         return {key: HIDDEN if is_secret(key, words) else redact(inner, words) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -23,7 +23,7 @@ def redact(value: Any, words: Sequence[str]) -> Any:
 
 
 def is_secret(name: object, words: Sequence[str]) -> bool:
-    """Return whether a name holds one of the words."""
+    """Return whether a name contains one of the words."""
     if not isinstance(name, str):
         return False
     padded = f"_{''.join('_' if letter in '-. ' else letter for letter in name.lower())}_"

@@ -11,16 +11,16 @@ from headway.core.errors import StoreError
 from headway.runtime.bounded_wait import forget
 
 ANSWER_WITHIN = 0.7  # Seconds; the usual time limit of a probe is one second.
-FRESH = 0.5  # Seconds for which an answer of the store counts, however many probes there are.
+FRESH = 0.5  # Seconds for which one answer of the store serves all probes.
 
 
 class StoreCheck:
-    """Asks a store at most one question at a time, and never waits longer than ``ANSWER_WITHIN`` for it."""
+    """Sends a store at most one request at a time, and waits at most ``ANSWER_WITHIN`` for the answer."""
 
     def __init__(self, ask: Callable[[], Coroutine[Any, Any, object]]) -> None:
         self._ask = ask
         self._asking: asyncio.Task[object] | None = None
-        self._asked = 0.0  # When the question under way was asked, on the monotonic clock.
+        self._asked = 0.0  # When the current request was sent, on the monotonic clock.
         self._answered = -FRESH
 
     async def problem(self) -> str | None:

@@ -1,7 +1,7 @@
-"""Traces by OpenTelemetry's messaging conventions, in processes that trace; no cost in those that do not.
+"""Traces jobs by OpenTelemetry's messaging conventions. A process that does not trace pays nothing.
 
-A job carries the W3C ``traceparent`` of the span that sent it in its trace id; to people and in logs that is its 32
-digits. Headway never imports OpenTelemetry by itself: an app that wants traces has set up a provider before.
+The trace id of a job holds the W3C ``traceparent`` of the span that sent the job. People and logs see only its 32-digit
+trace id. Headway uses OpenTelemetry only in processes where the app has imported it and set up a provider.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_LOOK_EVERY = 1.0  # Seconds between looks whether the app has set up a provider.
-_ARGUMENTS_MAX = 2_000  # Letters of arguments on a span, where those are wanted.
+_LOOK_EVERY = 1.0  # Seconds between checks whether the app has set up a provider.
+_ARGUMENTS_MAX = 2_000  # Characters of arguments on a span, if the settings ask for arguments.
 
 _looked = 0.0
 _found: Tracer | None = None
@@ -31,7 +31,7 @@ _provider: object = None
 
 
 def parse_traceparent(text: str | None) -> tuple[int, int, int] | None:
-    """Read a traceparent: trace id, span id and flags. None if it is malformed: the standard wants it ignored."""
+    """Return trace id, span id and flags of a traceparent, or None if it is malformed, as the standard asks."""
     found = _TRACEPARENT.fullmatch(text) if text and len(text) >= 55 else None
     if found is None or (found[4] and text and text.startswith("00")):
         return None
@@ -39,20 +39,21 @@ def parse_traceparent(text: str | None) -> tuple[int, int, int] | None:
 
 
 def taken_trace(header: str | None) -> str | None:
-    """Return what a job keeps of a ``traceparent`` that came with a request; None for one that cannot be read."""
+    """Return the part of a request's ``traceparent`` that a job stores, or None if it is malformed."""
     return header[:55] if header is not None and parse_traceparent(header) is not None else None
 
 
 def shown_trace(trace_id: str | None, job_id: str) -> str:
-    """Return the trace id that people and logs see: 32 digits of a traceparent, a trace id as it was given, or one made
-    of the job's id, so that none need be stored.
+    """Return the trace id that people and logs see.
+
+    It is the 32 digits of a traceparent, another trace id unchanged, or the digits of the job id if none is stored.
     """
     if trace_id is None:
         return job_id.replace("-", "")
     return trace_id[3:35] if len(trace_id) == 55 and parse_traceparent(trace_id) is not None else trace_id
 
 
-# ---------------------------------------------------------------------- whether to
+# ---------------------------------------------------------------------- the tracer
 
 
 def active() -> bool:
@@ -63,7 +64,7 @@ def active() -> bool:
 def _tracer() -> Tracer | None:
     global _looked, _found, _provider
     now = time.monotonic()
-    if now - _looked < _LOOK_EVERY and _looked:  # Asking for a provider that is not there takes microseconds.
+    if now - _looked < _LOOK_EVERY and _looked:  # Asking for a missing provider takes microseconds.
         return _found
     from opentelemetry import trace
 
@@ -79,7 +80,7 @@ def _tracer() -> Tracer | None:
 
 
 def forget() -> None:
-    """Look for a provider at once: one was set up, or taken away."""
+    """Check for a provider at the next call, because one was set up or removed."""
     global _looked
     _looked = 0.0
 
@@ -88,9 +89,9 @@ def forget() -> None:
 
 
 class SubmitSpan:
-    """A submit: inside, ``jobs`` carry the context of its span, if this process traces.
+    """Puts one span around a submit. If this process traces, ``jobs`` carry its context inside the block.
 
-    One span for all of them. A trace id that a client chose for a job stays its own.
+    A job keeps a trace id that a client chose.
     """
 
     def __init__(self, jobs: Sequence[NewJob]) -> None:
@@ -141,7 +142,7 @@ class SubmitSpan:
 
 
 def _parent(given: str | None) -> Context | None:
-    """Return the context that came with a job, unless the current span is of the same trace and so nearer to it."""
+    """Return the context that came with a job, or None if the current span has the same trace and so is nearer."""
     from opentelemetry import trace
 
     parts = parse_traceparent(given)
@@ -150,7 +151,7 @@ def _parent(given: str | None) -> Context | None:
 
 
 def _may_carry(trace_id: str | None, trace: str) -> bool:
-    """Return whether a job's trace id may give way to a span's: there is none, or it is of the same trace."""
+    """Return whether a span may replace a job's trace id: the job has none, or one of the same trace."""
     return trace_id is None or shown_trace(trace_id, "") == trace
 
 
@@ -158,7 +159,7 @@ def _may_carry(trace_id: str | None, trace: str) -> bool:
 
 
 class TracedRun(Protocol):
-    """What a span tells of a running job."""
+    """The facts of a running job that a span records."""
 
     @property
     def job_id(self) -> str: ...
@@ -177,7 +178,7 @@ class TracedRun(Protocol):
 def around_runs(
     worker_id: str, arguments: Callable[[Any], Mapping[str, Any]] | None = None
 ) -> Callable[[Any, Callable[..., Awaitable[Any]]], Awaitable[Any]]:
-    """Make the middleware that puts a span around each run; ``arguments`` gives what to show of a job's, if wanted."""
+    """Build the middleware that puts a span around each run. ``arguments`` returns the arguments to show, if any."""
 
     async def traced(run: TracedRun, call_next: Callable[..., Awaitable[Any]]) -> Any:
         tracer = _tracer()
@@ -201,7 +202,7 @@ def around_runs(
             attributes["headway.arguments"] = json.dumps(arguments(run), default=str)[:_ARGUMENTS_MAX]
         with tracer.start_as_current_span(
             f"process {run.task}",
-            context=_context_of(run.traceparent) or Context(),  # Never that of the process that started the worker.
+            context=_context_of(run.traceparent) or Context(),  # Never the context of the worker's start.
             kind=SpanKind.CONSUMER,
             attributes=attributes,
             record_exception=False,
@@ -222,7 +223,7 @@ def around_runs(
 
 
 def _context_of(carried: str | None) -> Context | None:
-    """Return the context that a traceparent stands for; None, for the current one, if there is none."""
+    """Return the context of a traceparent, or None, which means the current context, if it is missing or malformed."""
     parts = parse_traceparent(carried)
     if parts is None:
         return None
@@ -234,12 +235,12 @@ def _context_of(carried: str | None) -> Context | None:
 
 
 def _mark_failed(span: Span, error: BaseException) -> None:
-    """Set an error's status. Its message may hold secrets, so it stays with the job."""
+    """Set the error status of a span, without the message, which may hold secrets and stays with the job."""
     from opentelemetry.trace import Status, StatusCode
 
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    remote_error = getattr(getattr(error, "ending", None), "error", None)  # It was raised in another process.
+    remote_error = getattr(getattr(error, "ending", None), "error", None)  # The error was raised in another process.
     name = getattr(remote_error, "type", name)
     span.set_attribute("error.type", name)
     span.set_status(Status(StatusCode.ERROR, name))

@@ -1,4 +1,4 @@
-"""Waiting with a bound that holds, also for calls that cannot be cancelled at once."""
+"""Waits for a bounded time, even for calls that cannot be cancelled at once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ T = TypeVar("T")
 async def within(seconds: float, call: Coroutine[Any, Any, T]) -> T:
     """Return what a call returns, or raise ``TimeoutError`` after this many seconds.
 
-    ``asyncio.timeout`` waits until the cancelled call has ended, and a driver may take its time for that. Here the call
-    is cancelled and left to itself.
+    ``asyncio.timeout`` waits until the cancelled call has ended, which a driver may delay. This function cancels the
+    call and does not wait for its end.
     """
     task = asyncio.get_running_loop().create_task(call)
     try:

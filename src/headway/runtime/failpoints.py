@@ -1,7 +1,7 @@
-"""Named points at which tests make a process die or stumble: ``HEADWAY_FAILPOINT=exchange.after:kill:3:once``.
+"""Named points at which tests make a process die or fail: ``HEADWAY_FAILPOINT=exchange.after:kill:3:once``.
 
-The third part says at which passage. The fourth names a file that the first to strike makes: a process that finds
-it there passes unharmed, so a process that is started again lives. Unset, a point costs one comparison.
+The third part is the number of the passage that fails. The fourth part is a file that the failing process creates.
+A process that finds the file does not fail, so a restarted process lives. Unset, a point costs one comparison.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _passages = 0
 
 
 def reach(name: str) -> None:
-    """Pass a point; if it is armed, die of SIGKILL or raise ``StoreUnavailable``."""
+    """Pass a point. If it is armed, kill this process or raise ``StoreUnavailable``."""
     if _armed:
         _strike(name)
 

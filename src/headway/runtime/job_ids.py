@@ -7,19 +7,19 @@ import time
 
 from headway.core.job import JobId
 
-_VARIANT = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))  # The digit that tells the kind of a UUID.
+_VARIANT = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))  # Random digit to UUID variant digit.
 _DIGITS = 20
 _DRAWN = 128
 
-# Random ends of ids, drawn beforehand: to ask the system for each would cost more than all the rest of it.
+# Random ends of ids, drawn in batches. A system call for each id would cost more than all other work on it.
 _ends: list[str] = []
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_ends.clear)  # A child would make the ids its parent makes.
-_begun = 0, ""  # The last millisecond that an id was made in, and how its ids begin.
+    os.register_at_fork(after_in_child=_ends.clear)  # A child would make the same ids as its parent.
+_begun = 0, ""  # The last millisecond in which an id was made, and how ids of that millisecond begin.
 
 
 def new_job_id() -> JobId:
-    """Make an id that sorts by time: 48 bits of milliseconds, then random bits."""
+    """Return a new id that sorts by time: 48 bits of milliseconds, then random bits."""
     global _begun
     now_ms = time.time_ns() // 1_000_000
     known_ms, begin = _begun

@@ -1,4 +1,4 @@
-"""Signals: the first asks for a drain, the second for an end."""
+"""Signals: the first asks for a drain, the second for an immediate end."""
 
 from __future__ import annotations
 

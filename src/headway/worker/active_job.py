@@ -10,13 +10,13 @@ from headway.client.task import Task
 from headway.core.lease import Lease
 from headway.worker.slot_table import Stop
 
-_NO = Stop.NO  # Named once: Python 3.11 searches for an enum's member each time.
+_NO = Stop.NO  # A constant, because Python 3.11 is slow to look up an enum member.
 
 
 class ActiveJob:
-    """A leased job while it runs: its context, and whether it has been told to stop.
+    """A leased job while it runs: its context, and whether it was asked to stop.
 
-    ``started`` and ``deadline`` are on the monotonic clock; ``below``: it counts against the slots outside the reserve.
+    ``started`` and ``deadline`` are on the monotonic clock. ``below``: it counts against the slots outside the reserve.
     """
 
     __slots__ = ("below", "context", "deadline", "handle", "lease", "slot", "started", "stop", "task", "timer")

@@ -15,7 +15,7 @@ from headway.runtime.os_support import die_with_parent
 
 log = logging.getLogger("headway.worker")
 
-LOOK_EVERY = 0.5  # Seconds between looks at the files: short beside the time that a worker needs to start.
+LOOK_EVERY = 0.5  # Seconds between checks of the files; short compared with the start of a worker.
 SUFFIXES = (".py", ".toml")
 PASSED_OVER = {"__pycache__", "node_modules", "site-packages", "venv"}  # And every folder whose name begins with a dot.
 
@@ -25,8 +25,8 @@ Seen = Mapping[str, float]
 def run_reloading(command: Sequence[str], folder: Path) -> int:
     """Run a worker's command, and again each time a source file below a folder has changed. Return its exit code.
 
-    A change drains the worker as SIGTERM does. A worker that ended by itself, say because of a syntax error, is started
-    again by the next change. SIGINT and SIGTERM are passed on; the command has ended when this returns.
+    A change drains the worker as SIGTERM does. The next change also restarts a worker that ended by
+    itself, say because of a syntax error. SIGINT and SIGTERM drain the worker. It has ended when this function returns.
     """
     supervisor = _Supervisor(command)
     before = {number: signal.signal(number, supervisor.received) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -38,12 +38,12 @@ def run_reloading(command: Sequence[str], folder: Path) -> int:
 
 
 def source_times(folder: Path) -> dict[str, float]:
-    """Read when each source file below a folder was last changed."""
+    """Return when each source file below a folder was last changed."""
     return dict(_walk(str(folder)))
 
 
 def changed_file(before: Seen, after: Seen) -> str | None:
-    """Name a file that is new, gone or changed; None if none is."""
+    """Return the path of a file that is new, gone or changed, or None."""
     for path in before.keys() | after.keys():
         if before.get(path) != after.get(path):
             return path
@@ -53,7 +53,7 @@ def changed_file(before: Seen, after: Seen) -> str | None:
 def _walk(folder: str) -> Iterator[tuple[str, float]]:
     try:
         entries = list(os.scandir(folder))
-    except OSError:  # It is gone, or not ours to read.
+    except OSError:  # The folder is gone or not readable.
         return
     for entry in entries:
         try:
@@ -67,7 +67,7 @@ def _walk(folder: str) -> Iterator[tuple[str, float]]:
 
 
 class _Supervisor:
-    """Starts the command, and knows whether it was told to stop."""
+    """Runs the command, and restarts it after each change until a signal arrives."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = list(command)
@@ -75,7 +75,7 @@ class _Supervisor:
         self._stop_requested = threading.Event()
 
     def received(self, number: int, _: FrameType | None) -> None:
-        """Pass a signal on: the first one drains the worker, the second stops it."""
+        """Pass a signal on. The first one drains the worker, the second one stops it at once."""
         self._stop_requested.set()
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)

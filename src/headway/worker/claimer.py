@@ -18,18 +18,18 @@ from headway.worker.backend.base import JobSource
 
 log = logging.getLogger("headway.worker")
 
-SLOW_POLL = 1.25  # Seconds between claims without a wake-up; covers wake-ups that were lost.
-RESERVE_POLL = 0.005  # Seconds before the next claim when only reserved slots are free; mostly a job ends first.
-PROGRESS_EVERY = 0.2
-BACKOFF_MAX = 5.0
+SLOW_POLL = 1.25  # Seconds between claims without a wake-up, in case a wake-up was lost.
+RESERVE_POLL = 0.005  # Seconds before the next claim when only reserved slots are free; usually a job ends first.
+PROGRESS_EVERY = 0.2  # Seconds between writes of progress.
+BACKOFF_MAX = 5.0  # Maximum seconds between tries of an exchange.
 SLOW_JOB_SECONDS = 0.01  # Report slower jobs in parts, so that freed slots refill without waiting for the batch.
-FAST_BATCH_MIN = 100  # Fast jobs that one exchange reports at least, if they have ended.
+FAST_BATCH_MIN = 100  # Fast jobs that one exchange may report even if they fill more than half of the slots.
 PARTS = 8  # Slow jobs are reported for an eighth of the slots at a time,
 PART_MIN = 8  # and at least this many at a time, to bound the number of exchanges.
 
 
-# A job that has ended and is not reported yet: how it ended (None: the lease is lost, there is nothing to report), the
-# slot it still fills, and whether that slot is below the reserve.
+# A job that has ended and is not reported yet: its run (None if the lease is lost, so that there is nothing to report),
+# the slot it still fills, and whether that slot is below the reserve.
 _Ended = tuple[FinishedRun | None, int | None, bool]
 
 # Starts leased jobs. The second argument holds the lanes of the reserve.
@@ -51,7 +51,7 @@ class WakeEvent:
         self._is_set = False
 
     async def wait(self, timeout: float = math.inf) -> None:
-        """Wait until it is set, or for this many seconds."""
+        """Wait until the event is set, at most ``timeout`` seconds."""
         if self._is_set:
             return
         loop = asyncio.get_running_loop()
@@ -131,11 +131,11 @@ class Claimer:
             self._progress_timer = asyncio.get_running_loop().call_later(PROGRESS_EVERY, self._flush_progress)
 
     def reserve(self, slots: int, lanes: frozenset[str], *, leave_free: bool) -> None:
-        """Reserve slots for lanes. Others never fill them, or with ``leave_free`` never take the last free ones."""
+        """Reserve slots for lanes. Other lanes never fill them, or with ``leave_free`` the last free ones."""
         self._reserved, self._lanes, self._leave_free = slots, lanes, leave_free
 
     def look(self) -> None:
-        """Claim again: a change may let a job start."""
+        """Claim again, because a change may let a job start."""
         self._kick.set()
 
     def stop_claiming(self) -> None:
@@ -216,7 +216,7 @@ class Claimer:
         return ended
 
     def _begin(self, leases: Sequence[Lease]) -> None:
-        """Start jobs. If others have ended meanwhile, start them during the exchange that reports those."""
+        """Start jobs now, or during the next exchange if it has ended jobs to report."""
         lanes = self._lanes
         self._filled += len(leases)
         self._filled_below += sum(lease.lane not in lanes for lease in leases)

@@ -9,11 +9,11 @@ import msgspec
 
 from headway.core.policy.ladder import RunBudget
 
-LEASES_ENDING = 4  # Exit code of a runner that ended itself before its leases did: its parent stood still.
+LEASES_ENDING = 4  # Exit code of a runner that ended itself because its parent had stopped renewing the leases.
 
 
 class StartRunner(msgspec.Struct, tag="begin"):
-    """The parent tells a new runner what to run."""
+    """The parent asks a new runner to load an app."""
 
     app: str
     folder: str
@@ -24,7 +24,7 @@ class StartRunner(msgspec.Struct, tag="begin"):
 
 
 class RunnerReady(msgspec.Struct, tag="up"):
-    """The runner is about to claim; this is all its parent needs to know. ``server``: its jobs come from there."""
+    """The runner is ready to claim, and sends what its parent needs. ``server``: the server that it gets jobs from."""
 
     worker_id: str
     store: str
@@ -39,26 +39,26 @@ class RunnerReady(msgspec.Struct, tag="up"):
     confirm: float
     grace: float
     pid: int
-    registered: float  # When its registration was sent, on the monotonic clock that all processes here share.
+    registered: float  # When the registration was sent, on the monotonic clock that all processes share.
     transient_store: str | None = None
     history: str | None = None
     worker_http: str | None = None
     server: str | None = None
     token: str | None = None
-    programs: bool = False  # Whether its app runs programs, which must not read what this worker knows.
-    sessions: bool = False  # Whether its app has tasks that talk to a client.
+    programs: bool = False  # Whether the app runs programs, which must not read the worker's secrets.
+    sessions: bool = False  # Whether the app has tasks that talk to a client.
     policy_version: int = 0
-    policy: dict[str, Any] | None = None  # A server's, which the parent cannot look up.
+    policy: dict[str, Any] | None = None  # The server's policy, which the parent cannot read from a store.
 
 
 class OffersChanged(msgspec.Struct, tag="offers"):
-    """The runner has learned a task since it came up: all that it offers now."""
+    """The runner has learned a task. ``offers`` holds all its current offers."""
 
     offers: list[str]
 
 
 class StartClaiming(msgspec.Struct, tag="go"):
-    """The parent keeps the leases from here on: claim."""
+    """The parent renews the leases from now on, so the runner may claim."""
 
 
 class RunnerFailed(msgspec.Struct, tag="failed"):
@@ -70,26 +70,26 @@ class RunnerFailed(msgspec.Struct, tag="failed"):
 
 
 class DrainRunner(msgspec.Struct, tag="drain"):
-    """Take nothing more and leave."""
+    """The runner must stop claiming and leave."""
 
     grace: float
 
 
 class StopJobs(msgspec.Struct, tag="stop"):
-    """Stop these jobs; why is a ``slot_table.Stop``."""
+    """The runner must stop these jobs. ``why`` is a ``slot_table.Stop``."""
 
     job_ids: list[str]
     why: int
 
 
 class BudgetsChanged(msgspec.Struct, tag="granted"):
-    """How long running jobs may run; with the names of the rungs they are on."""
+    """The budgets of running jobs, with the names of their rungs."""
 
     grants: list[RunBudget]
 
 
 class PolicyChanged(msgspec.Struct, tag="governed"):
-    """This version of the policy is in force; with what it says, if the runner cannot look it up."""
+    """This policy version is in force. ``policy`` holds its content if the runner cannot read it from a store."""
 
     version: int
     policy: dict[str, Any] | None = None

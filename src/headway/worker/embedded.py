@@ -1,7 +1,7 @@
 """A worker inside another program's process: for scripts, tests and small services.
 
-It has no parent. A job that blocks the loop, ignores its cancellation or crashes the process cannot be
-killed on its own; ``headway worker`` can do that.
+It has no parent, so it cannot kill a job that blocks the loop or ignores its cancellation, nor survive one that crashes
+the process. ``headway worker`` can.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ REBIRTH = 1.0  # Seconds between attempts to register again while the store cann
 class Worker:
     """Runs an app's jobs in this process: ``with Worker(app): …``, or ``async with`` on the running loop.
 
-    Leases are kept by a thread of their own, so a busy loop does not end them. Leaving the block drains:
-    running jobs get ``grace`` seconds, the rest go back to the queue unharmed.
+    A separate thread renews the leases, so a busy loop does not lose them. Leaving the block drains the worker. Running
+    jobs get ``grace`` seconds, and the rest go back to the queue unharmed.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Worker:
             await self._task
 
     def begin_anew(self) -> None:
-        """End this registration and begin another; called by the lease renewal."""
+        """Register again under a new name once this registration ends. The lease renewer calls this."""
         self._reborn = True
 
     @property
@@ -115,7 +115,7 @@ class Worker:
         """The name by which the store knows this worker."""
         return self._runner.worker.worker_id if self._runner else ""
 
-    # ------------------------------------------------------------------ what it does
+    # ------------------------------------------------------------------ running
 
     async def _leave(self) -> None:
         self._leaving = True
@@ -138,7 +138,7 @@ class Worker:
                     self._reborn = True
                     await asyncio.sleep(REBIRTH)
         finally:
-            if self._thread is not None:  # Nothing else uses this loop. The app opens its store again elsewhere.
+            if self._thread is not None:  # Only this worker uses the loop. The app opens its store again on another.
                 await self._app.client.close()
 
     async def _live(self, store: Store, ready: asyncio.Event | None) -> None:
@@ -239,7 +239,7 @@ def _log_state(what: str, worker_id: str, **facts: object) -> None:
 
 
 class _HeartbeatNews:
-    """Passes a heartbeat's news from the lease thread to the runner's loop."""
+    """Passes replies to heartbeats from the lease thread to the runner's loop."""
 
     def __init__(self, worker: Worker, runner: Runner, loop: asyncio.AbstractEventLoop, grace: float) -> None:
         self._worker, self._runner, self._loop, self._grace = worker, runner, loop, grace

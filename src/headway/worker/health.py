@@ -1,4 +1,4 @@
-"""How the runners of a worker are: whether they turn, whether their leases are kept, how full they are."""
+"""The health of a worker's runners: the age of their pulse and of their last renewal, and how many slots are busy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RunnerHealth(NamedTuple):
 
 
 def not_ready(health: RunnerHealth | None) -> str | None:
-    """Return why a runner could not run a job now."""
+    """Return why a runner cannot run a job now, or None."""
     if health is None:
         return "a runner is not up"
     if time.monotonic() - health.renewer.renewed > health.dead_after:
@@ -30,7 +30,7 @@ def not_ready(health: RunnerHealth | None) -> str | None:
 
 
 def worker_families(runners: Sequence[RunnerHealth | None]) -> list[MetricFamily]:
-    """Return the numbers of this worker alone, runner by runner."""
+    """Return the metrics of this worker alone, for each runner."""
     now = time.monotonic()
     up: list[tuple[Labels, RunnerHealth]] = [
         ((("runner", str(number)),), health) for number, health in enumerate(runners) if health is not None

@@ -13,10 +13,10 @@ from headway.worker.active_job import ActiveJob
 
 
 class TaskBatcher:
-    """Runs jobs in order. An asyncio task for each would cost more than a small job does.
+    """Runs jobs in order in one asyncio task, because a task for each would cost more than a small job.
 
-    A job that has waited keeps the task it runs in for itself. So does one that has set a context variable or was
-    told to stop: no job finds anything that another left behind.
+    A job that suspends keeps the task for itself. So does a job that has set a context variable or was asked to stop,
+    so that the next job finds nothing that it left behind.
     """
 
     def __init__(self, attempt: Callable[[ActiveJob], Coroutine[Any, Any, None]]) -> None:
@@ -24,7 +24,7 @@ class TaskBatcher:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[ActiveJob] = deque()
         self._batch: asyncio.Task[None] | None = None  # The asyncio task that takes the next job.
-        self._job: ActiveJob | None = None  # The job it runs.
+        self._job: ActiveJob | None = None  # The job that runs in it.
         self._suspending: set[str] = set()  # Names of tasks that suspend; each of their jobs gets an asyncio task.
 
     def begin(self, job: ActiveJob) -> None:
@@ -37,7 +37,7 @@ class TaskBatcher:
             self._next_batch()
 
     def _next_batch(self) -> None:
-        """Called when the batch before has ended, or has come to a job that waits."""
+        """Start the next batch. Called when the last one has ended or has reached a job that suspends."""
         self._batch = None
         if self._job is not None:
             self._suspending.add(self._job.task.name)
@@ -69,8 +69,8 @@ class TaskBatcher:
 
 
 def _touched(before: Context) -> bool:
-    """Return whether a job has set any context variable. Costs next to nothing if not."""
+    """Return whether a job has set any context variable. The comparison is cheap if it has not."""
     try:
         return copy_context() != before
-    except Exception:  # Values that cannot be compared.
+    except Exception:  # Some values cannot be compared.
         return True

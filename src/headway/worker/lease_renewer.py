@@ -1,4 +1,4 @@
-"""Keeps a worker's leases: renews them, learns what was cancelled or lost, and gives up in time."""
+"""Renews a worker's leases, passes on cancelled and lost jobs, and stops the worker before the leases end."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class RenewalHandler(Protocol):
     def cut_off(self) -> None: ...
 
     def policy_may_have_changed(self) -> None:
-        """Look for another policy after each renewal: the store also wakes a worker for that."""
+        """Check for another policy. Called after each renewal, because a policy change also wakes the renewer."""
         ...
 
 
 class LeaseBackend(Protocol):
-    """Renews leases: a backend, or a store itself."""
+    """The backend or store at which a worker renews its leases."""
 
     def renew(self, beat: Heartbeat) -> Coroutine[Any, Any, HeartbeatReply]: ...
 
@@ -67,10 +67,10 @@ class LeaseBackend(Protocol):
 
 
 class LeaseRenewer:
-    """Renews leases at every heartbeat, at once when the store has news, and soon when the worker has changed.
+    """Renews leases at every heartbeat, at once when the store wakes the worker, and soon when the worker has changed.
 
-    It measures by the machine's own clock when the leases end, counted from the moment a renewal was *sent*. If no
-    renewal succeeds, it calls ``cut_off`` before that end, so that jobs stop before another worker starts them.
+    It computes the end of the leases on the local clock, from the moment at which a renewal was *sent*. If no renewal
+    succeeds, it calls ``cut_off`` before that end, so that jobs stop before another worker starts them.
 
     ``since``: when the registration was sent, on the monotonic clock. ``on_renewed`` is called with the moment at which
     each successful renewal was sent, beginning with ``since``.
@@ -140,7 +140,7 @@ class LeaseRenewer:
             beat = Heartbeat(self._sent_worker, int(self._dead_after * 1_000), int(self._confirm * 1_000), held)
             try:
                 answer = await within(min(left, max(1.0, self._heartbeat)), self._backend.renew(beat))
-            except Exception as problem:  # Any error: without a renewal the jobs must stop in time.
+            except Exception as problem:  # After any error, the jobs must stop before the leases end.
                 failures += 1
                 if self._recorder is not None:
                     self._recorder.beat_failed()

@@ -42,7 +42,7 @@ FRAMES_MAX = 50
 
 
 class TaskFailed(Exception):
-    """An exception that was raised in another process, carried here as text with what it asked for."""
+    """Carries the ending of a task that failed in another process."""
 
     def __init__(self, ending: Ending) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def returned(value: Any, task: Task[Any, Any, Any], largest: int) -> Returned:
 
 
 def raised(error: BaseException, task: Task[Any, Any, Any] | None) -> Ending:
-    """Return what an exception means for the job."""
+    """Return the ending of a job whose task raised an exception."""
     match error:
         case TaskFailed():
             return error.ending
@@ -82,20 +82,20 @@ def raised(error: BaseException, task: Task[Any, Any, Any] | None) -> Ending:
 
 
 def describe(error: BaseException, *, retriable: bool) -> JobError:
-    """Keep an exception as bounded text. Locals are not kept: they may hold secrets."""
+    """Return an exception as bounded text, without local variables, which may hold secrets."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     try:
         written = traceback.TracebackException(kind, error, error.__traceback__, limit=-FRAMES_MAX)
         _trim(written)
         lines = "".join(written.format())
-    except Exception:  # An exception may break even while it is described.
+    except Exception:  # Formatting an exception may raise another one.
         lines = "the traceback could not be written"
     return JobError(name, _cut(_text(error), MESSAGE_MAX), _cut(lines, TRACEBACK_MAX), retriable)
 
 
 def _trim(written: traceback.TracebackException) -> None:
-    """Leave out the frames that lead from the worker to the task, also of the exceptions behind this one."""
+    """Remove the frames that lead from the worker to the task, also from chained and grouped exceptions."""
     first = next((index for index, frame in enumerate(written.stack) if not _is_leading(frame)), 0)
     del written.stack[:first]
     for behind in (written.__cause__, written.__context__, *(written.exceptions or ())):
@@ -108,7 +108,7 @@ def _is_leading(frame: traceback.FrameSummary) -> bool:
 
 
 def to_ms(length: float | timedelta) -> int:
-    """Read a length from a task, clamped to valid values."""
+    """Return a delay from a task in milliseconds, clamped to valid values."""
     if isinstance(length, timedelta):
         length = length.total_seconds()
     if isinstance(length, bool) or not isinstance(length, (int, float)) or length != length:
@@ -128,7 +128,7 @@ def _text(error: BaseException) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    """Keep both ends of a long text; surrogates that no encoding holds become escapes."""
+    """Shorten a long text to its two ends, and escape surrogates, which UTF-8 cannot encode."""
     if len(text) > most:
         text = f"{text[: most // 2]}\n… {len(text) - most:,} characters left out …\n{text[-most // 2 :]}"
     return text.encode("utf-8", "backslashreplace").decode()

@@ -63,9 +63,9 @@ from headway.worker.slot_table import SLOTS_MAX, BusySlot, SlotTable, Stop
 log = logging.getLogger("headway.worker")
 
 WATCH = 0.25  # Seconds between checks of the slot tables.
-BLOCKED = 1.0  # Seconds without a turn of its loop after which a runner is reported as blocked.
-FAREWELL = 5.0  # Seconds beyond the grace before a draining runner is killed; it needs some to report.
-RESTART_MAX = 5.0  # Seconds between starts of a runner that keeps dying.
+BLOCKED = 1.0  # Seconds without a pulse (four are due) after which the parent reports a runner's loop as blocked.
+FAREWELL = 5.0  # Seconds beyond the grace before the parent kills a draining runner, which needs time to report.
+RESTART_MAX = 5.0  # Maximum seconds between starts of a runner that keeps dying.
 CUT_OFF = 2.0  # Seconds for returning jobs to a store that cannot be reached; the leases end soon anyway.
 
 
@@ -78,8 +78,8 @@ class CannotStart(HeadwayError):
 class Parent:
     """One ``headway worker``: ``processes`` runners of one app, and the upkeep of their store.
 
-    ``remote``: if the settings name a server, its jobs are run, and there is no store to keep up. ``opener`` makes the
-    parent's own store, as ``open_store`` does, from what a runner tells.
+    ``remote``: if the settings name a server, the worker runs its jobs, and the parent has no store and no upkeep.
+    ``opener`` builds the parent's own store from the address that a runner sends, as ``open_store`` does.
     """
 
     def __init__(
@@ -114,11 +114,11 @@ class Parent:
         self._chores: list[asyncio.Task[None]] = []
         self._runners: list[RunnerProcess] = []
         self.offers: set[str] = set()
-        self.announced = ""  # The worker that on_up or on_remote announced; others are logged here.
+        self.announced = ""  # The worker that on_up or on_remote announced. The parent logs every other one.
         self.cut_off = False  # No runner can reach the store.
 
     async def run(self) -> int:
-        """Run until told to stop. Return the exit code.
+        """Run until the worker is stopped. Return the exit code.
 
         Raises ``CannotStart`` if the app cannot be loaded, and ``ConfigError`` if a setting is wrong.
         """
@@ -213,7 +213,7 @@ class Parent:
         self._chores.append(asyncio.create_task(run_chores(chores, outage)))
 
     async def _follow_policy(self, backend: Backend) -> None:
-        """Follow the policy for all runners, and send them its version."""
+        """Check the policy for all runners, and send them a changed version."""
         await backend.refresh_policy()
         if self._sent_version != self.in_force.version:
             self._sent_version = self.in_force.version
@@ -226,7 +226,7 @@ class Parent:
         return PolicyChanged(self.in_force.version, policy_data(self.in_force.policy) if remote else None)
 
     async def _not_ready(self) -> str | None:
-        """Return why no job would be run here, within a second."""
+        """Return within a second why this worker cannot run jobs, or None."""
         if self.signals.drain.is_set():
             return "draining"
         if problem := next((problem for runner in self._runners if (problem := not_ready(runner.health))), None):
@@ -234,7 +234,7 @@ class Parent:
         return None if self._check is None else await self._check.problem()
 
     async def _measure(self, backend: Backend) -> str:
-        """Gather what this worker shows, and all that its store tells."""
+        """Return the metrics of this worker, and of its store if it has one."""
         families = worker_families([runner.health for runner in self._runners])
         if backend.store is not None:
             families += await collect(backend.store, self.in_force.policy)
@@ -255,12 +255,12 @@ class RunnerProcess:
         self._backend: Backend | None = None
         self._worker_id = ""
         self._offers: tuple[str, ...] = ()
-        self.leaving = False  # It drains, and is not started again.
-        self._killed_for: list[BusySlot] | None = None  # The jobs for which the parent killed it.
+        self.leaving = False  # The runner drains, and the parent does not start it again.
+        self._killed_for: list[BusySlot] | None = None  # The jobs for which the parent killed the runner.
         self._warned_pulse = 0.0
-        self._grace = 0.0  # 0 until it is up: it has no jobs to wait for.
+        self._grace = 0.0  # Seconds; 0 until the runner is up, because it has no jobs to wait for.
         self._draining: asyncio.Task[None] | None = None
-        self.is_cut_off = False  # Its leases could not be renewed, and no runner has replaced it yet.
+        self.is_cut_off = False  # The leases could not be renewed, and no new runner is up yet.
         self.health: RunnerHealth | None = None  # None while no runner is up.
 
     async def supervise(self) -> None:
@@ -320,7 +320,7 @@ class RunnerProcess:
                 self.health = RunnerHealth(renewer, slot_table, first.slots, first.dead_after)
                 helpers += [asyncio.create_task(renewer.run()), asyncio.create_task(self._watch(slot_table))]
                 channel.send(StartClaiming())
-                self.send_policy()  # It may have changed since the runner looked.
+                self.send_policy()  # The policy may have changed since the runner read it.
                 while isinstance(message := await channel.receive(), OffersChanged):
                     self._offers = tuple(message.offers)
                     parent.offers |= set(message.offers)
@@ -335,7 +335,7 @@ class RunnerProcess:
             self.kill()
             await channel.close()
             held = slot_table.held()
-            self.health = self._slot_table = None  # Before it is closed: chores and probes look at it.
+            self.health = self._slot_table = None  # Before the table is closed, because chores and probes read it.
             slot_table.close()
         if failed is not None:
             if failed.setting:
@@ -343,7 +343,7 @@ class RunnerProcess:
             raise CannotStart(failed.message, traceback=failed.traceback)
         await self._recover(code, held)
 
-    # ------------------------------------------------------------------ while it lives
+    # ------------------------------------------------------------------ while the runner lives
 
     def send_policy(self) -> None:
         """Send the runner the version of the policy in force."""
@@ -370,7 +370,7 @@ class RunnerProcess:
         )
 
         def as_governed() -> WorkerInfo:
-            """The worker with what it reserves under the policy in force, and what it offers by now."""
+            """Return the worker with its reserve under the policy in force and its current offers."""
             reserved = reserved_slots(self._parent.in_force.policy, worker.slots, up.reserved_asked)
             return replace(worker, reserved=reserved, offers=self._offers)
 
@@ -419,7 +419,7 @@ class RunnerProcess:
             )
 
     async def _watch_signals(self) -> None:
-        """Drain on the first signal, kill on the second, and kill runners that outstay the grace."""
+        """Drain the runner on the first signal. Kill it on the second signal or after the grace."""
         signals = self._parent.signals
         await signals.drain.wait()
         await self._drain()
@@ -435,7 +435,7 @@ class RunnerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the runner and everything in its group."""
+        """Kill the runner and its process group."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -473,12 +473,12 @@ class RunnerProcess:
         if self._channel is not None:
             self._channel.send(StopJobs(list(job_ids), why))
 
-    # ------------------------------------------------------------------ after its death
+    # ------------------------------------------------------------------ after the runner has died
 
     async def _recover(self, code: int, held: list[BusySlot]) -> None:
         """Return the jobs of the dead runner at once, without waiting for their leases to end."""
         backend, self._backend = self._backend, None
-        if backend is None:  # It was not up yet and has no leases.
+        if backend is None:  # The runner was not up yet and has no leases.
             return
         cause = _cause(code)
         self._log_state("gone", cause=cause, held=len(held))
@@ -513,7 +513,7 @@ class RunnerProcess:
 
 
 def _overdue(job: BusySlot, limit_ms: int | None) -> Ending:
-    """Return what becomes of a job whose runner had to be killed for it."""
+    """Return the ending of a job for which the parent killed the runner."""
     if job.stop is Stop.CANCEL:
         return Stopped("cancelled while executing; it would not stop and was killed")
     if job.stop is Stop.DRAIN:

@@ -1,4 +1,4 @@
-"""A worker's own small address: what it measures, whether it lives, whether it is ready. Loopback only."""
+"""A worker's small HTTP server for metrics, liveness and readiness. It listens on loopback only."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from headway.metrics.text_format import PLAIN
 
 log = logging.getLogger("headway.worker")
 
-PATIENCE = 5.0  # Seconds for a request to come and to be answered.
+PATIENCE = 5.0  # Seconds for a request to arrive and to be answered.
 REQUEST_MAX = 8_192
 
 
 class ProbeServer:
     """Answers GET /metrics, /healthz and /readyz, one request a connection.
 
-    ``ready`` gives why the worker is not, or None; ``metrics`` the text of /metrics.
+    ``ready`` returns why the worker is not ready, or None. ``metrics`` returns the text of /metrics.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class ProbeServer:
         self._server: asyncio.Server | None = None
 
     async def open(self) -> int:
-        """Listen; give the port. Raises ``ConfigError`` if the address is taken."""
+        """Start to listen and return the port. Raises ``ConfigError`` if the address is taken."""
         try:
             self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=REQUEST_MAX)
         except OSError as problem:
@@ -72,7 +72,7 @@ class ProbeServer:
                 "403 Forbidden",
                 "this address answers only to its own name\n",
                 plain,
-            )  # A page of another origin asks.
+            )  # The request may come from a web page of another origin.
         if method != "GET":
             return "405 Method Not Allowed", "only GET\n", plain
         match path:
@@ -88,7 +88,7 @@ class ProbeServer:
     async def _measured(self) -> tuple[str, str, str]:
         try:
             return "200 OK", await self._metrics(), PLAIN
-        except Exception as problem:  # The store is gone; a monitoring system should see that, not an old number.
+        except Exception as problem:  # Monitoring should see that the store is unavailable, not an old number.
             log.warning(LogEvent("metrics.failed", error=str(problem)))
             return "503 Service Unavailable", "the metrics could not be gathered\n", "text/plain; charset=utf-8"
 

@@ -1,4 +1,4 @@
-"""Writes what running programs print to where the readers of their jobs' events see it."""
+"""Writes the output of running programs to the backend, for the readers of job events."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from headway.worker.backend.base import Backend
 log = logging.getLogger("headway.worker")
 
 EVERY = 1.0  # Seconds between writes for one job. A program that ends sooner has its output only in the result.
-LAST = 2.0  # Seconds that the last write may take.
-NOTE_MAX = 200  # Characters of the last line that is shown as progress.
+LAST = 2.0  # Seconds that the last write may take, because it delays the report of the job.
+NOTE_MAX = 200  # Characters of the last line that progress shows.
 
 Note = Callable[[Lease, float, str], None]
 
@@ -33,7 +33,7 @@ class _OutputTask:
 
 
 class OutputWriter:
-    """The output of all running programs of a runner. Belongs to its loop.
+    """Collects and writes the output of a runner's programs. Only the runner's loop uses it.
 
     ``note`` reports progress, which wakes the readers.
     """
@@ -42,10 +42,10 @@ class OutputWriter:
         self._backend = backend
         self._worker_id = worker_id
         self._note = note
-        self.jobs: dict[JobId, _OutputTask] = {}  # Those that have printed anything.
+        self.jobs: dict[JobId, _OutputTask] = {}  # Jobs whose programs have printed something.
 
     def add(self, lease: Lease, stream: str, text: str) -> None:
-        """Take in what a program printed; it is written within a second."""
+        """Add what a program printed. The next write, within ``EVERY`` seconds, contains it."""
         if not lease.persist:
             return
         job = self.jobs.get(lease.job_id)
@@ -56,7 +56,7 @@ class OutputWriter:
             job.task = asyncio.get_running_loop().create_task(self._keep_writing(job))
 
     async def end(self, lease: Lease) -> None:
-        """Write the last of a job's output, if any of it was written before. Called before its end is reported."""
+        """Write the last of a job's output, if any was written before. The runner then reports the job's end."""
         job = self.jobs.pop(lease.job_id, None)
         if job is None or job.task is None:
             return
@@ -70,7 +70,7 @@ class OutputWriter:
                 log.debug("output.late", extra={"headway": {"job": lease.job_id, "task": lease.task}})
 
     async def _keep_writing(self, job: _OutputTask) -> None:
-        """Woken by the clock while there is something new; ends with the job."""
+        """Write new output every ``EVERY`` seconds. ``end`` cancels this loop."""
         while True:
             await asyncio.sleep(EVERY)
             if job.tail.changed:
@@ -79,7 +79,7 @@ class OutputWriter:
     async def _write(self, job: _OutputTask) -> None:
         try:
             await self._backend.write_output(self._worker_id(), job.lease, job.tail.take())
-        except HeadwayError as problem:  # The next write has it all, but for what the tail has dropped by then.
+        except HeadwayError as problem:  # The next write repeats what the tail has not dropped by then.
             job.tail.changed = True
             log.debug("output.failed", extra={"headway": {"job": job.lease.job_id, "error": str(problem)}})
             return

@@ -46,13 +46,13 @@ from headway.worker.slot_table import SlotTable, Stop
 log = logging.getLogger("headway.worker")
 job_log = logging.getLogger("headway.jobs")
 
-PULSE = 0.25  # Seconds between heartbeats of the loop in the slot table.
-EXACT = 10.0  # Seconds; shorter timeouts get a timer. Longer ones are checked at each pulse, which costs less.
+PULSE = 0.25  # Seconds between pulses in the slot table. The parent reports a blocked loop after four missed ones.
+EXACT = 10.0  # Seconds. A shorter timeout gets a timer. A longer one is checked at each pulse, which costs less.
 LEARN_EVERY = 5.0  # Seconds between publications of learned durations,
 LEARN_IDLE = 60.0  # and between reads of other workers' durations while no job ends.
 REGISTER_AGAIN, REGISTER_AGAIN_MAX = 0.1, 5.0  # Seconds between tries to register while the store is unavailable.
-UNKNOWN_MAX = 1_000  # Unknown task names that are logged at most; clients may submit any name.
-STOP_SECONDS = 2.0  # Seconds that stopped jobs get to end before the runner leaves without them.
+UNKNOWN_MAX = 1_000  # Maximum number of unknown task names that are logged, because clients may submit any name.
+STOP_SECONDS = 2.0  # Seconds for stopped jobs to end before the runner leaves without them.
 
 
 class Runner:
@@ -93,20 +93,20 @@ class Runner:
         config = ExecutorConfig(slots, app_path, self._settings.payload_max, self._settings.log, _addresses(backend))
         self._executors = make_executors(config)
         self._reserved_asked = reserved
-        self._has_parent = has_parent  # The parent then follows the policy and sends its version.
+        self._has_parent = has_parent  # A parent follows the policy and sends its version.
         self._on_offers = on_offers  # Called with all offers after a task was learned.
         self._governed = asyncio.Event()
         self._governed_version = 0
-        self._followed = 0  # The version that was last applied.
+        self._followed = 0  # The policy version that this runner applied last.
         self._learned = time.monotonic()
         self._job_source: JobSource | None = None
         settings = self._settings
-        # The hard grace, after which a job is killed, and time to report it.
+        # The grace covers the hard grace, after which a job is killed, and the time to report the job.
         self.pace = LeaseTimes(
             settings.heartbeat, settings.dead_after, settings.confirm, settings.hard_grace + STOP_SECONDS
         )
         self._granted: dict[str, RunBudget] = {}  # Budgets of jobs that have not started here.
-        self.registered = 0.0  # When its registration was sent, on the monotonic clock.
+        self.registered = 0.0  # When the registration was sent, on the monotonic clock.
         self._outputs = OutputWriter(backend, lambda: self.worker.worker_id, self._note)
         self._state: dict[str, Any] = {}
         self._middlewares = app.middlewares
@@ -123,7 +123,7 @@ class Runner:
 
     @property
     def has_sessions(self) -> bool:
-        """Whether any job here may be one that talks to a client."""
+        """Whether any task of this app talks to a client."""
         return any(task.options.duration == INTERACTIVE for task in self._app.tasks.values())
 
     # ------------------------------------------------------------------ from start to stop
@@ -175,7 +175,7 @@ class Runner:
                     await executor.close()
 
     async def _register(self) -> bool:
-        """Make this worker known. With a parent, wait for a store that is away. Return whether to go on."""
+        """Register this worker. With a parent, retry while the store is unavailable. Return whether to go on."""
         outage, delay = self._backend.outage, REGISTER_AGAIN
         while True:
             self.registered = time.monotonic()
@@ -210,9 +210,9 @@ class Runner:
         )
 
     def _known(self, policy: Policy) -> AppManifest:
-        """Return what the app's tasks are under a policy."""
+        """Build the manifest of the app's tasks under a policy."""
         app = self._app
-        if app.policy is not policy:  # A server's policy applies until the app asks its own store.
+        if app.policy is not policy:  # A server's policy applies until the app reads its own store.
             app.in_force.policy = policy
         tasks = app.tasks.values()
         for task in tasks:
@@ -224,14 +224,14 @@ class Runner:
         )
 
     def governed(self, version: int, policy: dict[str, Any] | None = None) -> None:
-        """Note the version of the policy in force that the parent sends; a server's parent also sends its text."""
+        """Record the policy version that the parent sends. Without a store, the parent also sends the policy itself."""
         self._governed_version = version
         if policy is not None:
             self._backend.set_policy(version, policy)
         self._governed.set()
 
     def check_policy(self) -> None:
-        """Check for another policy."""
+        """Check at once whether another policy is in force."""
         self._governed.set()
 
     async def _follow_policy(self) -> None:
@@ -257,13 +257,13 @@ class Runner:
             self._learned = now
 
     async def drain(self, grace: float) -> None:
-        """Stop claiming, give running jobs the grace, return the rest to the queue, then end ``run``.
+        """Stop claiming, wait for running jobs up to the grace, return the rest to the queue, then end ``run``.
 
-        Jobs that do not stop (threads, or code that swallows its cancellation) are left to the parent.
+        The parent has to kill jobs that do not stop (threads, or code that swallows its cancellation).
         """
         self._leaving = True
         self._left.set()
-        if self._claimer is None:  # Not up yet; ``run`` ends as soon as it is.
+        if self._claimer is None:  # ``run`` has not started claiming yet, and ends before it does.
             return
         self._claimer.stop_claiming()
         if self._job_source is not None:
@@ -296,7 +296,7 @@ class Runner:
                 self.stop(job, why)
 
     def grant(self, grants: Sequence[RunBudget]) -> None:
-        """Apply budgets to jobs, also to those that are about to start. ``grants`` holds every current budget."""
+        """Apply budgets to running jobs and to jobs that are about to start. ``grants`` holds every current budget."""
         self._granted = {grant.job_id: grant for grant in grants if grant.job_id not in self._jobs}
         for grant in grants:
             job = self._jobs.get(grant.job_id)
@@ -365,12 +365,12 @@ class Runner:
             if self._logged:
                 self._log("job.started", job, args=self._arguments(job.context) if self._settings.log_args else None)
             if self._granted and (grant := self._granted.pop(lease.job_id, None)):
-                self._shrink(job, grant)  # It was lowered while the lease was on its way.
+                self._shrink(job, grant)  # The budget shrank while the lease was on its way.
         if self._jobs:
             self._idle.clear()
 
     def _learn_task(self, name: str) -> Task[Any, Any, Any] | None:
-        """Return a task that the app can import now, and offer it from now on."""
+        """Import a task by its name and offer it from now on. Return None if the app cannot import it."""
         task = self._app.import_task(name)
         if task is not None and (offer := f"task:{name}") not in self.worker.offers:
             self.worker = replace(self.worker, offers=(*self.worker.offers, offer))
@@ -391,7 +391,7 @@ class Runner:
         """Run one attempt to its end and report it. Nothing a task raises leaves this function."""
         ending: Ending | None
         try:
-            if job.stop:  # It was stopped before it started.
+            if job.stop:  # The job was stopped before it started.
                 raise asyncio.CancelledError
             if self._simple:
                 value = await self._executors[job.task.executor].call(job)
@@ -463,12 +463,12 @@ class Runner:
         """Return the ending of a job that ran out of time, with the partial result it handed in."""
         seconds, rule, partial = job.lease.limit_ms / 1_000, job.lease.retry, None
         if isinstance(ending, Returned) and rule is not None and rule.on_stop == "partial":
-            partial = ending.result  # It returned after it was asked to stop.
+            partial = ending.result  # The task returned after it was asked to stop.
         elif job.context.kept is not NOTHING:
             partial = self._returned(job, job.context.kept).result
         return TimedOut(JobError(type="TimeoutError", message=f"time limit ({seconds:g} s)"), partial)
 
-    # ------------------------------------------------------------------ around it
+    # ------------------------------------------------------------------ lifespan, warnings, signals and logs
 
     async def _begin_lifespan(self, stack: contextlib.AsyncExitStack) -> None:
         if self._app.lifespan is not None:
@@ -476,7 +476,7 @@ class Runner:
             self._state = dict(state or {})
 
     def _warn_of_threads(self) -> None:
-        """Name, in one line each, the tasks with a time limit or a duration that a thread may not keep."""
+        """Warn of tasks with a time limit or a duration that a thread may not keep."""
         ladder = self._backend.in_force.policy.ladder
         threads = [task for task in self._app.tasks.values() if task.executor == "thread"]
         timed = [task.name for task in threads if task.options.timeout is not None]
@@ -516,7 +516,7 @@ class Runner:
             await asyncio.sleep(PULSE)
 
     def _note(self, lease: Lease, fraction: float, note: str | None) -> None:
-        """Record progress of a running job, also from a thread. Progress after the attempt is dropped."""
+        """Record progress of a running job, also from a thread. Drop progress that arrives after the attempt."""
         job = self._jobs.get(lease.job_id)
         if self._claimer is None or job is None or job.lease.token != lease.token or not lease.persist:
             return
@@ -582,7 +582,7 @@ async def _plain_value(call: Awaitable[Any]) -> Any:
 
 
 async def _onion(middlewares: list[Middleware], context: Context, innermost: Callable[[], Awaitable[Any]]) -> Any:
-    """Call the first middleware around the second around … the task."""
+    """Call the task inside all middlewares. The first middleware is the outermost."""
 
     async def layer(index: int) -> Any:
         if index == len(middlewares):
@@ -619,7 +619,7 @@ def catalogue_entry(task: Task[Any, Any, Any]) -> TaskEntry:
 
 
 def _addresses(backend: Backend) -> AddressSigner:
-    """Return what checks addresses of servers by the store; a worker without one relies on its server for that."""
+    """Return the signer that checks server addresses against the store. A worker without one relies on its server."""
     store = backend.store
     if store is None:
         return AddressSigner(None)

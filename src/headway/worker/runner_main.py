@@ -1,4 +1,4 @@
-"""The runner process. Started by a worker's parent, never by hand: it runs jobs, its parent keeps the leases."""
+"""The runner process, which only a worker's parent starts. It runs jobs, and its parent renews the leases."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
     go = asyncio.Event()
 
     async def ready() -> None:
-        """Claim nothing before the parent can keep its lease."""
+        """Wait until the parent renews leases, so that the runner claims no job before."""
         tune_gc()
         channel.send(_up(app, runner, backend, server))
         await go.wait()
@@ -141,7 +141,7 @@ async def _open(backend: Backend, channel: Channel) -> bool:
 
 
 async def _listen(channel: Channel, runner: Runner, go: asyncio.Event) -> None:
-    """Follow the parent's messages. When the parent is gone, end: no process renews the leases any more."""
+    """Act on the parent's messages. End this process when the parent is gone, because the leases then end."""
     draining: asyncio.Task[None] | None = None
     while True:
         match await channel.receive():
@@ -163,7 +163,7 @@ async def _listen(channel: Channel, runner: Runner, go: asyncio.Event) -> None:
 
 
 def _make_backend(app: Headway, server: str | None) -> Backend:
-    """Make what the runner gets its jobs from. Over HTTP the app's own store is opened only by jobs that use it."""
+    """Build the source of the runner's jobs. Over HTTP, only jobs that use the app's own store open it."""
     settings = app.settings
     if server is None:
         return StoreBackend(app.make_store(), app.in_force, file=policy_file(app))
@@ -204,7 +204,7 @@ def _up(app: Headway, runner: Runner, backend: Backend, server: str | None) -> R
 def main() -> None:
     die_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # The parent hears these and tells us what to do.
+        signal.signal(number, signal.SIG_IGN)  # The parent acts on these signals and sends messages.
     connection = socket.socket(fileno=int(sys.argv[1]))
     serve = _serve(connection, int(sys.argv[2]))
     try:

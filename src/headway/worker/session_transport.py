@@ -1,4 +1,4 @@
-"""A worker's end of a session: it dials the server that admitted the client, and proves that it holds the job."""
+"""The worker's end of a session: it connects to the server that admitted the client, and proves that it has the job."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from headway.protocol.sessions import (
 )
 from headway.worker.active_job import ActiveJob
 
-DIAL_SECONDS = 2.0  # The server waits for no longer itself.
-PING_EVERY, PING_PATIENCE = 2.0, 4.0  # Seconds: a server that dies with its machine is missed after their sum.
-CLOSE_SECONDS = 2.0
-GONE_SECONDS = 1.0  # What a task gets to end by itself once its client is gone for good.
+DIAL_SECONDS = 2.0  # Seconds to connect. The server itself waits no longer.
+PING_EVERY, PING_PATIENCE = 2.0, 4.0  # Seconds. The worker notices that a server's machine died after their sum.
+CLOSE_SECONDS = 2.0  # Seconds for the closing handshake.
+GONE_SECONDS = 1.0  # Seconds for a task to end by itself once its client is gone for good.
 
 
 async def run_session(job: ActiveJob, addresses: AddressSigner, call: Callable[[bytes], Awaitable[Any]]) -> Any:
-    """Run a session's task with its client on the line; ``call`` is given the payload without the server's address.
+    """Run a session's task, connected to its client. ``call`` receives the payload without the server's address.
 
     Raises ``SessionClosed`` if the other end is gone before the task has ended.
     """
@@ -107,13 +107,13 @@ async def _dialled(lease: Lease, server: str) -> AsyncIterator[TaskSession]:
 
 
 def prepare() -> None:
-    """Load what dialling needs, so that it does not hold up the first session, which says what may be missing."""
+    """Import the WebSocket library before the first session. That session reports a missing library."""
     with contextlib.suppress(ConfigError):
         _library()
 
 
 async def _receive_messages(socket: Any, closed: type[Exception], conversation: TaskSession) -> None:
-    """Pass on what the server says, until it is gone."""
+    """Deliver the server's messages to the task until the connection closes."""
     try:
         while True:
             message = await socket.recv()
@@ -127,7 +127,7 @@ async def _receive_messages(socket: Any, closed: type[Exception], conversation: 
 
 
 def _library() -> tuple[Any, type[Exception], tuple[type[Exception], ...]]:
-    """Return how to connect, what is raised once a connection is closed, and what if it cannot be made."""
+    """Return the function that connects, the error of a closed connection, and the errors of a failed connect."""
     try:
         client = importlib.import_module("websockets.asyncio.client")
         errors = importlib.import_module("websockets.exceptions")

@@ -1,7 +1,7 @@
-"""A page of memory that a runner shares with its parent: which jobs it holds, and until when both may go on.
+"""Memory that a runner shares with its parent: the runner's jobs, and when the runner must end itself.
 
-The parent reads it at any moment, also while the runner's loop is blocked or some C code holds its GIL,
-so leases are renewed and overdue jobs noticed without the runner's help; and writing a slot costs no system call.
+The parent can read the table while the runner's loop is blocked or C code holds the GIL. So the parent renews leases
+and notices overdue jobs without the runner's help. Writing a slot costs no system call.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from functools import lru_cache
 from headway.core.job import JobId
 from headway.core.worker import EXECUTORS
 
-_HEADER = struct.Struct("=dd")  # When the runner's loop last turned; when it last saw that nothing waits.
-_END = struct.Struct("=d")  # When the runner must have ended itself.
+_HEADER = struct.Struct("=dd")  # When the runner's loop last turned, and when it last saw an empty queue.
+_END = struct.Struct("=d")  # When the runner must end itself.
 _SLOT = struct.Struct("=BBBx36s16sd64s")  # mark, executor, why it is being stopped, job, token, stop by, task
 _FIRST, _STEP = _HEADER.size + _END.size, _SLOT.size  # Where the slots begin, and how far apart they are.
 SLOTS_MAX = 10_000  # Slots of a table before the runner has sent their number; untouched pages cost nothing.
@@ -53,7 +53,7 @@ class BusySlot:
 
 
 class SlotTable:
-    """Slots in shared memory, which a runner writes and its parent reads. When the runner ends, the parent writes."""
+    """Slots in shared memory, which a runner writes and its parent reads. The parent writes only ``end_by``."""
 
     def __init__(self, descriptor: int, slots: int) -> None:
         self.descriptor = descriptor
@@ -78,7 +78,7 @@ class SlotTable:
         self._memory[offset] = _BUSY
 
     def stopping(self, slot: int, stop: Stop, stop_by: float) -> None:
-        """Record that a job was asked to stop, and when the parent kills the runner if it has not."""
+        """Record that a job was asked to stop, and when the parent kills the runner if the job has not stopped."""
         offset = _FIRST + slot * _STEP
         struct.pack_into("=d", self._memory, offset + 56, stop_by)
         self._memory[offset + 2] = stop
@@ -96,7 +96,7 @@ class SlotTable:
             self._memory[_FIRST + slot * _STEP] = _FREE
 
     def beat(self, idle_since: float = 0.0) -> None:
-        """Record that the loop of the runner turns. ``idle_since``: when it last saw an empty queue, 0 if jobs wait."""
+        """Record that the runner's loop turns. ``idle_since``: when it last saw an empty queue, 0 if jobs wait."""
         _HEADER.pack_into(self._memory, 0, time.monotonic(), idle_since)
 
     def pulse(self) -> float:
@@ -112,11 +112,11 @@ class SlotTable:
         _END.pack_into(self._memory, _HEADER.size, moment)
 
     def runner_ends(self) -> float:
-        """Return when the runner must end itself, on the monotonic clock; 0 before its parent keeps leases."""
+        """Return when the runner must end itself, on the monotonic clock; 0 before the parent renews leases."""
         return float(_END.unpack_from(self._memory, _HEADER.size)[0])
 
     def held(self) -> list[BusySlot]:
-        """Read the jobs that run."""
+        """Return the slots whose jobs run."""
         return self._read(_BUSY)
 
     def leases(self) -> list[tuple[JobId, bytes]]:

@@ -19,11 +19,11 @@ from headway.stores.base import Heartbeat, HeartbeatReply, Progress, Store, Subs
 
 
 class JobSource(Protocol):
-    """What hands one runner its jobs. Used by one loop, one exchange after another."""
+    """Supplies one runner with jobs. One loop makes one exchange after another."""
 
     @property
     def idle_since(self) -> float:
-        """Monotonic time at which the queue was last seen empty; 0 if jobs wait or the source does not look."""
+        """Monotonic time at which the queue was last seen empty; 0 if jobs wait or the source does not check."""
         ...
 
     async def exchange(
@@ -39,11 +39,11 @@ class JobSource(Protocol):
         ...
 
     def offer_learned(self, learn: Callable[[str], bool]) -> None:
-        """Serve also jobs of tasks that other workers did not know, if ``learn`` finds the task by its name."""
+        """Also serve jobs of tasks that other workers did not know, if ``learn`` finds the task by its name."""
         ...
 
     def subscribe(self) -> Subscription:
-        """Open the subscription that wakes when an exchange may bring something."""
+        """Open the subscription that wakes the runner when an exchange may return jobs."""
         ...
 
     def leave(self) -> None:
@@ -99,11 +99,11 @@ class Backend(Protocol):
         ...
 
     def job_source(self, worker: WorkerInfo, pace: LeaseTimes, *, offset: float) -> JobSource:
-        """Return what hands a registered worker its jobs."""
+        """Return the job source of a registered worker."""
         ...
 
     def subscribe(self, name: str) -> Subscription:
-        """Open the subscription of a worker's lease renewal: the worker's id with LEASE_CHANNEL behind it."""
+        """Open the subscription of a lease renewer. ``name`` is the worker's id followed by ``LEASE_CHANNEL``."""
         ...
 
     async def renew(self, beat: Heartbeat) -> HeartbeatReply:
@@ -115,15 +115,15 @@ class Backend(Protocol):
         ...
 
     async def refresh_policy(self) -> None:
-        """Look whether another policy is in force now."""
+        """Check whether another policy is in force."""
         ...
 
     def set_policy(self, version: int, policy: dict[str, Any]) -> None:
-        """Note the policy in force that another process reports."""
+        """Record the policy in force that another process reports."""
         ...
 
     async def learn(self, *, idle: bool) -> bool:
-        """Share what jobs took, if any has ended or the worker was ``idle`` for long. Gives whether it did so."""
+        """Publish how long jobs took, if any has ended or the worker was ``idle`` for long. Return whether it did."""
         ...
 
     async def write_output(self, worker_id: str, lease: Lease, chunks: Sequence[Chunk]) -> None:
@@ -133,7 +133,7 @@ class Backend(Protocol):
     async def give_back(
         self, worker_id: str, leases: Sequence[tuple[JobId, bytes]], ending_of: EndingOf, *, left: bool = False
     ) -> None:
-        """End the leases of a worker that is gone. ``leases`` are those that its parent knows of.
+        """End the leases of a worker that is gone. ``leases`` holds the leases that its parent knows.
 
         ``left``: the worker was stopped, so no list shows it as dead.
         """

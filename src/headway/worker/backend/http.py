@@ -1,4 +1,4 @@
-"""A worker's post over HTTP: a server in front of the store registers it, hands it jobs and judges how they end."""
+"""Connects a worker to a server over HTTP. The server registers the worker, sends it jobs and judges their endings."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ from headway.worker.backend.base import AppManifest, EndingOf, JobSource, LeaseT
 
 log = logging.getLogger("headway.worker")
 
-NEWS_WAIT = 5.0  # Seconds that the server may hold a poll for news.
-JOBS_WAIT = 20.0  # Seconds that it may hold a poll for jobs; at most half the time within which a lease must be named.
+NEWS_WAIT = 5.0  # Seconds that the server may hold a poll for changes.
+JOBS_WAIT = 20.0  # Seconds that the server may hold a poll for jobs; never more than half of ``confirm``.
 BATCH = 500  # Results in one request.
 BODY_MAX = 2 << 20  # Bytes of results in one request; servers accept twice as much.
-RESERVE_PAUSE = 0.005  # Seconds before a poll for reserved slots alone is sent; mostly another job ends first.
-BACKOFF_MIN, BACKOFF_MAX = 0.1, 2.0
+RESERVE_PAUSE = 0.005  # Seconds before a poll for reserved slots alone is sent; usually another job ends first.
+BACKOFF_MIN, BACKOFF_MAX = 0.1, 2.0  # Seconds between tries of a poll.
 NOT_TAKEN = frozenset({400, 413, 422})  # Malformed, too large, invalid: repeating the request is useless.
 
 
 class HttpBackend:
     """Connects a worker to a server, which runs the chores for it.
 
-    ``mark`` begins every payload and result of this Headway; it does not go over the wire.
+    ``mark`` is the first part of every stored payload and result. It is not sent over HTTP.
     """
 
     store: Store | None = None
@@ -77,7 +77,7 @@ class HttpBackend:
         except HeadwayError:  # For example a lane that only the server's policy has.
             sent = AppManifest([], {}, [])
         answer = await self._register(worker, pace, sent, reserved)
-        if sent != (wanted := known(self.in_force.policy)):  # The server's policy has changed it.
+        if sent != (wanted := known(self.in_force.policy)):  # The server's policy has changed the manifest.
             await self._ask(answer.worker_id, "drain", messages.DrainRequest(leave=True))
             answer = await self._register(worker, pace, wanted, reserved)
         kept = reserved_slots(self.in_force.policy, worker.slots, reserved)
@@ -182,10 +182,11 @@ class HttpBackend:
 class HttpJobSource:
     """Polls a server.
 
-    While slots are free a *standing* poll waits at the server for jobs. What ends meanwhile is handed in by a poll
-    that does not wait. If the standing one may claim from every lane, it is left to look again. If it waits for the
-    lanes of the reserve alone, it is taken over, by one that asks only for slots which it was not promised: so whatever
-    both bring has a slot, and the reserve holds, however the two meet at the server.
+    While slots are free, a *standing* poll waits at the server for jobs. A second poll, which does not wait, reports
+    jobs that end meanwhile. If the standing poll may claim from every lane, the second poll claims nothing. If the
+    standing poll waits only for lanes of the reserve, the second poll ends it and asks only for slots that were not
+    promised to it. So every job that either poll returns has a slot, and the reserve holds, in whatever order the
+    server handles the two.
     """
 
     idle_since = 0.0  # Unused: the server runs the chores.
@@ -218,7 +219,7 @@ class HttpJobSource:
         self._errands: set[asyncio.Task[None]] = set()
 
     def offer_learned(self, learn: Callable[[str], bool]) -> None:
-        """Ignore it: a server gives a worker jobs of the tasks that it registered with."""
+        """Do nothing. A server sends a worker only jobs of the tasks that the worker registered."""
 
     def subscribe(self) -> Subscription:
         return self._notifier
@@ -249,7 +250,7 @@ class HttpJobSource:
         return ClaimResult(leases, refused, polled.more, self._state, polled.next_due_seconds)
 
     def leave(self) -> None:
-        """Drain at the server, which then ends the standing poll. Jobs that the poll still brings are returned."""
+        """Drain at the server, which then ends the standing poll. Jobs that it still returns are given back."""
         if not self._leaving:
             self._leaving = True
             self._hold()
@@ -262,12 +263,12 @@ class HttpJobSource:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # ------------------------------------------------------------------ handing in
+    # ------------------------------------------------------------------ reporting
 
     async def _hand_in(
         self, finished: Sequence[FinishedRun], progress: Sequence[Progress], free: int, free_below: int
     ) -> tuple[PollReply, list[Lease]]:
-        """Report, and claim what no other request asks for. After an error the same request is made again."""
+        """Report jobs, and claim for slots of no other request. After an error the next call repeats the request."""
         if self._request is None:
             batches = _batches([result_of(end, lease.job_id, lease.token, round(s, 6)) for lease, end, s in finished])
             for batch in batches[:-1]:
@@ -306,7 +307,7 @@ class HttpJobSource:
         if promised_below > 0 or self._leaving:
             return 0, 0
         left, left_below = self._left(free, free_below, self._arrived)
-        if self._in_force.policy.reserve.rule == "leave_free":  # Then a job of any lane fills a slot of the others.
+        if self._in_force.policy.reserve.rule == "leave_free":  # A job of any lane then fills a slot below the reserve.
             left_below -= promised
         slots = max(0, left - promised)
         return slots, max(0, min(slots, left_below))
@@ -322,7 +323,7 @@ class HttpJobSource:
         await self._caller.ask(f"{self._path}/result", messages.ResultReports(results), dict)
 
     async def _result_alone(self, result: ResultReport) -> None:
-        """Hand in one result that may be what the server cannot take: then the work counts, and its result is lost."""
+        """Report one result. If the server refuses it and the job completed, report the job without its result."""
         try:
             await self._results([result])
         except ServerRefused as problem:
@@ -360,7 +361,7 @@ class HttpJobSource:
             self._about_to = None
 
     async def _wait_for_jobs(self, slots: int, below: int) -> None:
-        """Woken by the server; bounded by how long a lease may go unnamed; rings when it has ended."""
+        """Poll for jobs until the server answers, then wake the claimer. A poll lasts at most half of ``confirm``."""
         wait = min(JOBS_WAIT, self._confirm / 2)
         request = messages.PollRequest(
             available_capacity=slots, below=below, claim_id=uuid.uuid4().hex, wait_seconds=round(wait, 3)
@@ -368,7 +369,7 @@ class HttpJobSource:
         try:
             asked, leases = await self._until_answered(request)
             if time.monotonic() - asked > self._confirm:
-                leases = []  # The reply is so old that the server may have given these jobs back: not ours to start.
+                leases = []  # The reply is so old that the server may have returned these jobs to the queue.
             if self._leaving and leases:
                 self._send(self._give_back(leases))
             else:
@@ -380,7 +381,7 @@ class HttpJobSource:
             self._notifier.notify()
 
     async def _until_answered(self, request: messages.PollRequest) -> tuple[float, list[Lease]]:
-        """Ask until there is a reply. A claim that is repeated brings the same jobs."""
+        """Send the poll until the server answers. A repeated claim returns the same jobs."""
         delay = BACKOFF_MIN
         while True:
             asked = time.monotonic()
@@ -406,10 +407,10 @@ class HttpJobSource:
         except ValueError as problem:
             raise ServerUnavailable(f"{self._caller.address} sent a job that cannot be run: {problem}") from None
 
-    # ------------------------------------------------------------------ around it
+    # ------------------------------------------------------------------ leaving
 
     def _unknown(self, finished: Sequence[FinishedRun]) -> ClaimResult:
-        """Return all reports as refused: the server has declared this worker dead. The renewal ends the runner."""
+        """Return all reports as refused, because the server counts this worker as dead. The renewer ends the runner."""
         self._state, self._request = WorkerState.DEAD, None
         return ClaimResult((), [(run.lease.job_id, "lost") for run in finished], False, self._state, None)
 
@@ -418,7 +419,7 @@ class HttpJobSource:
             await self._caller.ask(f"{self._path}/drain", messages.DrainRequest(), dict)
 
     async def _give_back(self, leases: Sequence[Lease]) -> None:
-        with contextlib.suppress(HeadwayError):  # Otherwise they are returned when the worker leaves.
+        with contextlib.suppress(HeadwayError):  # The server returns the jobs when the worker leaves.
             await self._results([result_of(Released("drained"), lease.job_id, lease.token) for lease in leases])
 
     def _send(self, errand: Coroutine[Any, Any, None]) -> None:
@@ -428,7 +429,7 @@ class HttpJobSource:
 
 
 class LocalEvent:
-    """An ear that is rung in this process."""
+    """A subscription that is notified from this process."""
 
     call = None
 
@@ -451,7 +452,7 @@ class LocalEvent:
 
 
 class HttpNotifications(LocalEvent):
-    """Wakes when the server has news of a worker: cancelled jobs, a drain, or another policy."""
+    """Wakes the lease renewer when the server reports cancelled or lost jobs, budgets, a drain or another policy."""
 
     def __init__(self, caller: HttpClient, worker_id: str, in_force: CurrentPolicy) -> None:
         super().__init__()
@@ -464,7 +465,7 @@ class HttpNotifications(LocalEvent):
         self._listening.cancel()
 
     async def _listen(self) -> None:
-        """Woken by the server; ends when it does not know the worker any more."""
+        """Poll the server for changes until the server does not know the worker any more."""
         request = messages.PollRequest(available_capacity=0, wait_seconds=NEWS_WAIT)
         known: tuple[Any, ...] = (set(), WorkerState.ACTIVE, self._in_force.version, {})
         delay = BACKOFF_MIN
@@ -474,7 +475,7 @@ class HttpNotifications(LocalEvent):
             except WorkerUnknown:
                 self.notify()
                 return
-            except StoreError:  # The lease renewal will report it.
+            except StoreError:  # The lease renewer logs the problem.
                 await asyncio.sleep(delay * random.uniform(0.7, 1.3))
                 delay = min(delay * 2, BACKOFF_MAX)
                 continue
@@ -486,7 +487,7 @@ class HttpNotifications(LocalEvent):
 
 
 def _without_tenants(crons: Sequence[CronDocument]) -> list[CronDocument]:
-    """Leave out crons for a tenant: no server takes them over HTTP."""
+    """Return the crons without a tenant, because no server accepts a tenant's crons over HTTP."""
     for cron in crons:
         if cron.tenant is not None:
             hint = "its jobs belong to a tenant, and that takes a worker with the store"
@@ -495,7 +496,7 @@ def _without_tenants(crons: Sequence[CronDocument]) -> list[CronDocument]:
 
 
 def _batches(results: Sequence[ResultReport]) -> list[list[ResultReport]]:
-    """Part results so that no body grows too large."""
+    """Split results so that no request body grows too large."""
     batches: list[list[ResultReport]] = []
     size = BODY_MAX + 1
     for result in results:

@@ -13,13 +13,13 @@ from headway.security.audit import PYTHON
 from headway.security.audited_store import audited
 from headway.stores.base import Store
 
-FILES = "policy_file"  # The document that remembers which policy file was applied last.
+FILES = "policy_file"  # The kind of document that holds the digest of the last applied policy file.
 
 
 async def apply_file(store: Store, policy: Policy, path: str, *, now_at: int) -> None:
-    """Apply the policy of a file that a process was started with, unless that very text was applied before.
+    """Apply the policy of a file that a process was started with, unless the last applied file had the same policy.
 
-    So a new file comes into force when it is deployed, and a change made since by hand survives a restart.
+    So a new file takes effect when it is deployed, and a later change by an operator survives a restart.
     """
     digest = hashlib.sha256(msgspec.json.encode(policy_data(policy), order="deterministic")).digest()
     known = await store.read(FILES, "last")

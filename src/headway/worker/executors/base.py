@@ -1,4 +1,4 @@
-"""What an executor is. To add one, name it in ``core.worker.EXECUTORS`` and give it an entry in ``table``."""
+"""The protocol of executors. To add one, name it in ``core.worker.EXECUTORS`` and add an entry to ``table``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway.worker.active_job import ActiveJob
 class Executor(Protocol):
     """Runs the jobs of the tasks that name it. A runner has one of each kind."""
 
-    threaded: bool  # Whether tasks use their context from other threads than the runner's.
+    threaded: bool  # Whether tasks use their context in threads other than the runner's.
 
     async def prepare(self, tasks: Sequence[str]) -> None:
         """Get ready for the first job of these tasks."""
@@ -26,11 +26,11 @@ class Executor(Protocol):
         ...
 
     def kill(self, job: ActiveJob) -> None:
-        """End a job without grace, if this executor can: another worker may start it. Any thread may call this."""
+        """Kill a job at once, if this executor can, because another worker may start it. Any thread may call this."""
         ...
 
     def shrink(self, job: ActiveJob) -> None:
-        """Announce that a running job has got less time."""
+        """Pass a lower time limit to a running job."""
         ...
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Async tasks, on the runner's own loop."""
+"""Runs async tasks on the runner's own loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs in processes of their own: a warm pool that can be killed, one by one."""
+"""Runs jobs in a pool of warm processes, each of which can be killed alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger("headway.worker")
 
 SUPERVISOR = Path(__file__).with_name("process_supervisor.py")
 STOP_GRACE = 1.0  # Seconds between asking a process to stop and killing it.
-START_TIMEOUT = 60.0
+START_TIMEOUT = 60.0  # Seconds for a process to start and load the app.
 
 
 class ProcessExecutor:
@@ -97,11 +97,11 @@ class ProcessExecutor:
 
 
 class _Died(Exception):
-    """The process ended without a word."""
+    """The process ended before it sent a reply."""
 
 
 class _Child:
-    """One process, spoken to over a pair of sockets."""
+    """One process, connected to the runner by a pair of sockets."""
 
     def __init__(
         self,
@@ -110,8 +110,8 @@ class _Child:
         writer: asyncio.StreamWriter,
         link: int,
     ) -> None:
-        self._process = process  # The supervisor, which ends as the process of the jobs does.
-        self._link: int | None = link  # The supervisor ends everything once this is closed.
+        self._process = process  # The supervisor, which ends with the exit code or signal of the job process.
+        self._link: int | None = link  # The supervisor kills the job process and its programs when this is closed.
         self._reader = reader
         self._writer = writer
         self.stopping = False
@@ -160,7 +160,7 @@ class _Child:
                 return message
 
     def ask_to_stop(self) -> None:
-        """Interrupt the job; kill the process if that does not help within the grace."""
+        """Interrupt the job, and kill the process after the grace."""
         if self.stopping:
             return
         self.stopping = True
@@ -178,11 +178,11 @@ class _Child:
         try:
             self._process.wait(timeout=1)
         except subprocess.TimeoutExpired:
-            self._process.kill()  # The kernel then kills the process of the jobs, too.
+            self._process.kill()  # The kernel then kills the job process, too.
         self._writer.close()
 
     def end_all(self) -> None:
-        """Let the supervisor kill the process and everything that it started, at once. Any thread may call it."""
+        """Make the supervisor kill the process and everything that it started, at once. Any thread may call this."""
         link, self._link = self._link, None
         if link is not None:
             os.close(link)
@@ -228,7 +228,7 @@ def _outcome(ended: wire.JobEnd) -> Any:
 
 
 class Encoded:
-    """A result that was encoded in its process; decoded only if some middleware wants to see it."""
+    """A result that the job's process has encoded. The runner decodes it only for a middleware or a listener."""
 
     __slots__ = ("error", "payload")
 

@@ -1,4 +1,4 @@
-"""The process in which jobs of executor ``process`` run, one at a time. Started by a runner; never by hand."""
+"""The process in which jobs of executor ``process`` run, one at a time. Only a runner starts it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from headway.worker.outcomes import raised, returned
 
 
 class _Interrupted(BaseException):
-    """The runner wants this job to stop."""
+    """The runner asked this job to stop."""
 
 
 class _Channel:
-    """The socket to the runner, used without a loop."""
+    """The socket to the runner, with blocking calls."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -92,7 +92,7 @@ def main() -> None:
         if isinstance(message, wire.RunJob):  # Other messages are for a job that has ended.
             ended = _run(app, message, channel, loop)
             ended.spent = _end_programs()
-            flush_logs()  # The runner may kill this process as soon as it knows of the end.
+            flush_logs()  # The runner may kill this process once it has received the end.
             channel.send(ended)
 
 
@@ -117,7 +117,7 @@ def _run(app: Headway, run: wire.RunJob, channel: _Channel, loop: asyncio.Abstra
 def _end_programs() -> bool:
     """Kill the programs that a job has left behind. Return whether there were any.
 
-    What ``multiprocessing`` starts for its own sake stays: it ends with this process.
+    The helper processes of ``multiprocessing`` stay, because they end with this process.
     """
     own = {getattr(module, name, None) for module, name in _multiprocessing_servants()}
     ended = False

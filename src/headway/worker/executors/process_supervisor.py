@@ -1,11 +1,12 @@
-"""Stands between a runner and the process of its jobs: when either ends, so does everything that a job has started.
+"""Runs between a runner and its job process. When either ends, it kills everything that a job has started.
 
-The kernel kills a process with its parent if it is asked to (PR_SET_PDEATHSIG), but not what that one has started. So
-this process stays above it. On Linux it is a subreaper: also programs that left the group (``setsid``, daemons) come to
-it when their parent ends. It is run as a script, without ``site``, and imports nothing of Headway: 10 ms and 8 MB.
+The kernel can kill a process when its parent dies (PR_SET_PDEATHSIG), but not the programs that the process started.
+The supervisor kills those. On Linux it is a subreaper: it becomes the parent of orphans, also of programs that left the
+process group (``setsid``, daemons). It runs as a script without ``site`` and without Headway, at 10 ms and 8 MB.
 
-Arguments: the number of a pipe whose end means that all is to end, the number of the socket that only the process of
-the jobs needs, and the command of that process. SIGTERM is passed on to it. The supervisor ends as that process did.
+Arguments: the descriptor of a pipe, the descriptor of a socket that only the job process needs, and the command of the
+job process. When the pipe is closed, the supervisor kills everything. It passes SIGTERM on to the job process, and ends
+with the same exit code or signal.
 """
 
 import _signal  # type: ignore[import-not-found]  # pyright: ignore[reportMissingImports]
@@ -14,16 +15,16 @@ import select
 import sys
 import time
 
-TICK = 1.0  # Seconds between looks whether the runner lives, should its pipe live on in a process that it forked.
+TICK = 1.0  # Seconds between checks that the runner lives, because a process that it forked may keep the pipe open.
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 
 def main() -> None:
-    """Start the process and wait for its end, or bring it about."""
+    """Start the job process, wait until it or the runner ends, and kill what is left."""
     link, connection = int(sys.argv[1]), int(sys.argv[2])
     runner = os.getppid()
     os.set_inheritable(link, False)
-    _prctl(PR_SET_DUMPABLE, 0)  # It has the environment of the worker, with its secrets.
+    _prctl(PR_SET_DUMPABLE, 0)  # The environment of this process holds the worker's secrets.
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
     wake, woken = os.pipe()
@@ -60,7 +61,7 @@ def _become(command: list[str]) -> None:
 
 
 def end_all(pid: int) -> "int | None":
-    """Kill the process and all that came from it, and return when nothing is left. Return its exit code."""
+    """Kill the job process and its descendants, and wait until all have ended. Return the job process's exit code."""
     code, wait = None, 0.001
     while True:
         for found in (pid, *children()) if code is None else children():
@@ -75,7 +76,7 @@ def end_all(pid: int) -> "int | None":
 
 
 def children() -> list[int]:
-    """List the processes whose parent this is: on Linux also the orphans of those that ended."""
+    """Return the child processes, including adopted orphans. The list is empty except on Linux."""
     found: list[int] = []
     try:
         for thread in os.listdir("/proc/self/task"):
@@ -87,7 +88,7 @@ def children() -> list[int]:
 
 
 def _reap(pid: int) -> "int | None":
-    """Take note of all that have ended. Return the exit code of the process, if it is among them."""
+    """Reap all ended children. Return the exit code of the job process, if it is among them."""
     code = None
     try:
         while True:
@@ -116,7 +117,7 @@ def _kill(pid: int, number: int) -> None:
 
 
 def _leave(code: "int | None") -> None:
-    """End as the process did, so that the runner can tell why."""
+    """End with the exit code or signal of the job process, so that the runner can report it."""
     if code is not None and code < 0:
         if code != -_signal.SIGKILL:
             _signal.signal(-code, _signal.SIG_DFL)
@@ -125,7 +126,7 @@ def _leave(code: "int | None") -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    """Ask something of Linux; other systems have no such thing."""
+    """Call prctl, which only Linux has."""
     if sys.platform == "linux":
         import ctypes
 

@@ -13,7 +13,7 @@ from headway.worker.executors.thread import ThreadExecutor
 
 
 class ExecutorConfig(NamedTuple):
-    """What a runner knows that executors need. ``app_path`` is None if no other process can import the app."""
+    """The settings that executors need. ``app_path`` is None if no other process can import the app."""
 
     slots: int
     app_path: str | None

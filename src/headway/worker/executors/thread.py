@@ -1,4 +1,4 @@
-"""Plain functions, in threads of their own pool: store I/O never waits for them."""
+"""Runs plain functions in a separate thread pool, so that store I/O never waits for them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _call(job: ActiveJob, loop: asyncio.AbstractEventLoop) -> Outcome:
 
 
 async def _to_its_end(future: asyncio.Future[Outcome]) -> Outcome:
-    """Wait for a thread whatever happens to the waiter: while it runs, its slot is taken."""
+    """Wait for a thread, even if the waiter is cancelled, because a running thread keeps its slot busy."""
     cancelled = False
     while not future.done():
         try:

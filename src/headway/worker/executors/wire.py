@@ -14,11 +14,11 @@ HEADER = struct.Struct("!I")
 
 
 class LoadApp(msgspec.Struct, tag="hello"):
-    """The runner tells a new process which app to load."""
+    """The runner asks a new process to load an app."""
 
     app: str
     folder: str
-    log: str | None = None  # How log lines look, and the least level.
+    log: str | None = None  # The form of log lines: console, json, or None to choose.
     log_level: str = "info"
 
 
@@ -63,27 +63,27 @@ class RunJob(msgspec.Struct, tag="run"):
 
 
 class JobProgress(msgspec.Struct, tag="progress"):
-    """The job has come so far."""
+    """The progress of the running job."""
 
     fraction: float
     note: str | None
 
 
 class PartialResult(msgspec.Struct, tag="kept"):
-    """What the job has got so far, encoded."""
+    """The partial result of the running job, encoded."""
 
     result: bytes | None = None
     result_error: str | None = None
 
 
 class BudgetChange(msgspec.Struct, tag="shrunk"):
-    """The job may take no longer than this, from its start."""
+    """The new time limit of the running job, from its start."""
 
     limit_ms: int
 
 
 class JobEnd(msgspec.Struct, tag="ended", kw_only=True):
-    """The job has ended: with a result, or with an error, or by steering."""
+    """The job has ended: it returned, raised, asked for a later run, or was cancelled."""
 
     result: bytes | None = None
     result_error: str | None = None
@@ -94,7 +94,7 @@ class JobEnd(msgspec.Struct, tag="ended", kw_only=True):
     retriable: bool = True
     seconds: float = 0.0
     cancelled: bool = False
-    spent: bool = False  # The job had left programs behind, which were killed: let no other job run in this process.
+    spent: bool = False  # The job left programs behind, which were killed. No other job may run in this process.
 
 
 class LoadFailed(msgspec.Struct, tag="broken"):
