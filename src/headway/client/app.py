@@ -1,4 +1,4 @@
-"""The app: its tasks, crons and middleware, and its store."""
+"""The app: tasks, crons, middleware and the store."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ OVERLAPS = ("skip", "allow")
 
 @dataclass(frozen=True, slots=True)
 class CronEntry:
-    """When a task runs by itself.
+    """The schedule of a task.
 
-    ``catch_up``: what happens to ticks missed while no worker ran: ``skip`` them, run the ``last``, or ``all``.
-    ``overlap``: ``skip`` a tick while the job of an earlier one is still live, or ``allow`` it.
+    ``catch_up`` decides about ticks that were missed while no worker ran: ``skip`` them, run the ``last``, or ``all``.
+    ``overlap`` decides about a tick while the job of an earlier tick is still live: ``skip`` or ``allow``.
     """
 
     task: str
@@ -68,11 +68,11 @@ class CronEntry:
 
 
 class Headway:
-    """An application's tasks and its store.
+    """The tasks of an application and their store.
 
-    Settings are given by name (``store``, ``namespace``, ``slots`` …) or come from ``HEADWAY_*`` variables and
-    ``headway.toml``. Nothing is opened before it is needed. ``lifespan`` is an async context manager that gets
-    the app, runs around a worker, and may yield a mapping for ``Context.state``.
+    Pass settings by name (``store``, ``namespace``, ``slots`` …), or set them in ``HEADWAY_*`` variables or in
+    ``headway.toml``. The app opens the store on first use. ``lifespan`` takes the app and returns an async context
+    manager. Each worker enters that manager when it starts, and may get a mapping from it for ``Context.state``.
     """
 
     def __init__(
@@ -83,28 +83,28 @@ class Headway:
         middleware: Sequence[Middleware] = (),
         **settings: Any,
     ) -> None:
-        self.given: dict[str, Any] = {"store": store, **settings}  # Settings that win over the environment.
+        self.given: dict[str, Any] = {"store": store, **settings}  # Settings that override the environment.
         self._configure()
         self.lifespan = lifespan
         self.tasks: dict[str, Task[Any, Any, Any]] = {}
-        self.runs_programs = False  # Whether it has commands or terminals.
+        self.runs_programs = False  # Whether the app has commands or terminals.
         self.crons: dict[str, CronEntry] = {}
         self.middlewares: list[Middleware] = list(middleware)
         self.signals: dict[str, list[Signal]] = {name: [] for name in SIGNALS}
-        # Called in workers with each outcome that the store has recorded, on their loop. It must not block.
+        # The worker calls this on its event loop for each outcome that the store has recorded. It must not block.
         self.on_recorded: Callable[[Lease, Report], None] | None = None
         self.portal = Portal()
         self.client = Client(self.make_store, lambda: self.settings.history)
         self.submitter = Submitter(self)
 
     def configure(self, **settings: Any) -> None:
-        """Set settings over those the app was made with, before anything is opened. The command line does this."""
+        """Override settings of the app before it opens its store. The command line does this."""
         self.given |= {name: value for name, value in settings.items() if value is not None}
         self._configure()
 
     def _configure(self) -> None:
         self.settings: Settings = _check_release(load_settings(self.given))
-        # None: the app does not say how many, so the policy does.
+        # None: the app sets no number of reserved slots, so the policy sets it.
         self.reserved_asked = self.settings.reserved if "reserved" in gather(self.given) else None
         path = self.settings.policy
         self.file_policy: Policy | None = None if path is None else load_policy(Path(path))
@@ -112,7 +112,7 @@ class Headway:
 
     @property
     def policy(self) -> Policy:
-        """The policy in force, as far as this process knows: the store's, once the process has read it."""
+        """The policy last read from the store; before the first read, the policy file or the built-in policy."""
         return self.in_force.policy
 
     def make_store(self) -> Store:
@@ -136,9 +136,9 @@ class Headway:
     @overload
     def task(self, *, context: Literal[False] = False, **options: Unpack[TaskKeywords]) -> TaskDecorator: ...
     def task(self, function: Any = None, /, **options: Any) -> Any:  # type: ignore[misc]
-        """Make a function a task: ``@app.task``, or ``@app.task(priority="low", …)``.
+        """Declare a function as a task: ``@app.task``, or ``@app.task(priority="low", …)``.
 
-        Raises ``ConfigError`` for options that make no sense and for a name that is taken.
+        Raises ``ConfigError`` for invalid options and for a name that another function has.
         """
         name = options.pop("name", None)
         chosen = _task_options(options)
@@ -165,13 +165,13 @@ class Headway:
         artifacts: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> Task[..., Output, Coroutine[Any, Any, Output]]:
-        """Make a program a task: ``app.command(["asy", "-f", "{format}", "drawing.asy"], name="asy.render")``.
+        """Declare a program as a task: ``app.command(["asy", "-f", "{format}", "drawing.asy"], name="asy.render")``.
 
-        A word in braces is a parameter, and so is ``files``. There is no shell. ``collect``: names or patterns of the
-        output files. ``stdin``: the input file that the program reads. ``choices``: all values of a parameter.
-        ``cpu``: seconds of each process. ``memory``: bytes of each process. ``output``: bytes of all output together.
-        ``env``: the environment, beside PATH and HOME. ``artifacts``: a folder for output files that are too large for
-        a result. Other options are those of a task.
+        A word in braces is a parameter, and so is ``files``. The worker starts the program without a shell.
+        ``collect``: names or patterns of the output files. ``stdin``: the input file that the program reads.
+        ``choices``: the allowed values of a parameter. ``cpu``: CPU seconds for each process. ``memory``: bytes for
+        each process. ``output``: bytes for all output together. ``env``: variables in addition to PATH and HOME.
+        ``artifacts``: a folder for output files that are too large for a result. Other options are those of a task.
         """
         made = Command(
             name=check_text(name, "the name of a task"),
@@ -203,10 +203,10 @@ class Headway:
         overlap: str = "skip",
         **options: Any,
     ) -> Callable[[Callable[..., Any] | Task[Any, Any, Any]], Task[Any, Any, Any]]:
-        """Run a task by the clock: ``@app.cron("*/5 * * * *", tz="Europe/Paris")``.
+        """Run a task on a schedule: ``@app.cron("*/5 * * * *", tz="Europe/Paris")``.
 
-        Each tick fires once however many workers there are. Other options are those of a task.
-        Raises ``BadCron`` for an expression or zone that cannot be read.
+        Each tick fires once, regardless of the number of workers. Other options are those of a task.
+        Raises ``BadCron`` for an invalid expression or time zone.
         """
         try:
             parse_cron(expression, tz)
@@ -240,10 +240,10 @@ class Headway:
         memory: int | None = None,
         **options: Any,
     ) -> Task[[], int, Coroutine[Any, Any, int]]:
-        """Make a program an interactive task: it runs under a terminal that the session's client types into.
+        """Declare a program as an interactive task. The session's client types into the program's terminal.
 
         ``env``, ``cwd``, ``cpu`` and ``memory`` are those of ``run_in_terminal``; other options are those of a task.
-        The task's result is the program's exit code.
+        The result of the task is the exit code of the program.
         """
         program = [os.fspath(part) for part in argv] if not isinstance(argv, (str, bytes)) else []
         if not program or not all(isinstance(part, str) and "\0" not in part for part in program):
@@ -251,7 +251,7 @@ class Headway:
         given = {"env": env, "cwd": cwd, "cpu": cpu, "memory": memory}
 
         async def terminal(ctx: Context) -> int:
-            from headway.client.programs.terminal import run_in_terminal  # Windows has none of what it needs.
+            from headway.client.programs.terminal import run_in_terminal  # Not importable on Windows.
 
             return await run_in_terminal(ctx, program, **given)  # type: ignore[arg-type]
 
@@ -261,13 +261,16 @@ class Headway:
         return self._add(terminal, name, chosen)
 
     def middleware(self, function: Middleware) -> Middleware:
-        """Wrap every job: ``async def mw(ctx, call_next)``; the first added is the outermost."""
+        """Wrap every job in ``async def mw(ctx, call_next)``. The first middleware added is the outermost."""
         self.middlewares.append(function)
         return function
 
     def on(self, signal: str) -> Callable[[F], F]:
-        """Call a function for jobs in the worker: ``@app.on("start")`` gets the context, ``"finish"`` also the result,
-        ``"fail"`` also the error. Listeners may be async; what they raise is logged and changes nothing."""
+        """Register a function that the worker calls for each job.
+
+        ``@app.on("start")`` passes the context, ``"finish"`` also the result, ``"fail"`` also the error. The function
+        may be async. The worker logs an error that it raises; the job is not affected.
+        """
         if signal not in SIGNALS:
             raise ConfigError(f"signals are {', '.join(SIGNALS)}, not {signal!r}")
 
@@ -303,16 +306,16 @@ class Headway:
         self.tasks[name] = task
         return task
 
-    # ------------------------------------------------------------------ submitting and looking
+    # ------------------------------------------------------------------ submitting and reading
 
     async def follow_policy(self) -> None:
         """Read the store's policy, unless this process did so a moment ago."""
         await self.in_force.refresh(await self.client.store(), every=FOLLOW_EVERY)
 
     async def aenqueue_many(self, calls: Iterable[Call[Any]], *, connection: object | None = None) -> list[Job[Any]]:
-        """Submit many jobs in one round trip for every thousand. The store keeps all or none of each thousand.
+        """Submit many jobs, a thousand per round trip. The store keeps all or none of each thousand.
 
-        ``connection``: submit all of them inside the transaction that this connection is in.
+        ``connection``: submit all of them inside the current transaction of this connection.
         """
         return await self.submitter.submit_many(calls, connection)
 
@@ -321,7 +324,7 @@ class Headway:
         return self.submitter.submit_many_blocking(calls, connection)
 
     def job(self, job_id: str) -> Job[Any]:
-        """Return a handle on a job; asks nothing of the store."""
+        """Return a handle on a job without reading the store."""
         return Job(self, job_id)
 
     async def ajobs(
@@ -354,7 +357,7 @@ class Headway:
         return self.portal.run(self.ajobs(status=status, task=task, priority=priority, tenant=tenant, limit=limit))
 
     async def astats(self) -> Stats:
-        """Read the store in numbers: lanes, workers, totals."""
+        """Read the counts of lanes and workers, and the totals."""
         return await self.client.stats()
 
     def stats(self) -> Stats:
@@ -364,9 +367,9 @@ class Headway:
     async def apause(
         self, *, lane: str | None = None, task: str | Task[Any, Any, Any] | None = None, tenant: str | None = None
     ) -> None:
-        """Pause a lane, a task or a tenant, or without any of them everything, until it is resumed.
+        """Pause a lane, a task or a tenant until it is resumed. Without an argument, pause everything.
 
-        Running jobs go on and new jobs wait. This holds for all workers from this moment on.
+        Running jobs continue and new jobs wait. The pause applies to all workers at once.
         """
         await change_paused(audited(await self.client.store(), PYTHON), pausing(lane, _task_name(task), tenant))
 
@@ -379,7 +382,7 @@ class Headway:
     async def aresume(
         self, *, lane: str | None = None, task: str | Task[Any, Any, Any] | None = None, tenant: str | None = None
     ) -> None:
-        """Resume a lane, a task or a tenant, or without any of them everything that is paused in any way."""
+        """Resume a lane, a task or a tenant. Without an argument, resume everything that is paused."""
         await change_paused(audited(await self.client.store(), PYTHON), resuming(lane, _task_name(task), tenant))
 
     def resume(
@@ -389,7 +392,7 @@ class Headway:
         self.portal.run(self.aresume(lane=lane, task=task, tenant=tenant))
 
     async def apaused(self) -> PauseSet:
-        """Return what is paused."""
+        """Return the paused lanes, tasks and tenants."""
         return await read_paused(await self.client.store())
 
     def paused(self) -> PauseSet:
@@ -397,11 +400,11 @@ class Headway:
         return self.portal.run(self.apaused())
 
     def import_task(self, name: str) -> Task[Any, Any, Any] | None:
-        """Import and return a task that a job names and that is not declared yet. A plain app knows no such task."""
+        """Import and return a task that is not declared yet. A plain app returns None."""
         return None
 
     def find_task(self, name: str) -> Task[Any, Any, Any]:
-        """Return a task by its name. Raises ``UnknownTask``, suggesting the nearest."""
+        """Return a task by name. Raises ``UnknownTask``, which suggests the nearest name."""
         task = self.tasks.get(name)
         if task is None:
             known = ", ".join(sorted(self.tasks)) or "none"
@@ -411,11 +414,11 @@ class Headway:
     # ------------------------------------------------------------------ closing
 
     async def aclose(self) -> None:
-        """Close what this loop opened."""
+        """Close the store connections of the running event loop."""
         await self.client.close()
 
     def close(self) -> None:
-        """Close what the blocking verbs opened."""
+        """Close the store connections and the event loop of the blocking methods."""
         self.portal.run(self.client.close())
         self.portal.close()
 
@@ -439,7 +442,7 @@ class Headway:
 
 
 def _check_release(settings: Settings) -> Settings:
-    """Refuse a history for a store that keeps ended jobs itself."""
+    """Raise ``ConfigError`` for a history beside a store that keeps ended jobs itself."""
     if settings.history is not None:
         if not settings.history.startswith(("postgresql://", "postgres://")):
             raise ConfigError("history is a database's address: postgresql://user@host/name", setting="history")
@@ -474,7 +477,7 @@ def _task_options(options: dict[str, Any]) -> TaskOptions:
 
 
 def _module_name(function: Callable[..., Any]) -> str:
-    """Name a function's module as a worker will: a script run by hand is ``__main__`` only for itself."""
+    """Return the module name under which a worker imports a function. Only the running script is ``__main__``."""
     module = function.__module__
     if module not in ("__main__", "__headway_main__"):
         return module
@@ -486,7 +489,7 @@ def _module_name(function: Callable[..., Any]) -> str:
 
 
 def _same_function(one: Any, other: Any) -> bool:
-    """Return whether a function is only declared again: a module imported twice, or reloaded."""
+    """Return whether two functions are one, declared again by a module that was imported twice or reloaded."""
     return one is other or (_where(one) == _where(other) and one.__qualname__ == other.__qualname__)
 
 

@@ -1,4 +1,4 @@
-"""The async verbs, once: everything an application or an operator asks of a store."""
+"""The async client: every operation of an application or an operator on a store."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ BATCH = 1_000  # Jobs in one round trip.
 
 
 class Client:
-    """Talks to a store. Opens it when first used, once for each event loop unless the store serves several.
+    """Opens a store on first use: once for each event loop, or once in all if the store can serve several loops.
 
-    ``history`` gives the address of where ended jobs are kept that the store has forgotten, if anywhere.
+    ``history`` returns the address of the database that keeps ended jobs which the store no longer has, or None.
     """
 
-    # Called with each store before a client uses it; it may raise. Tests use it to keep away from real stores.
+    # The client calls the guard with each store before use; the guard may raise. Tests use it to refuse real stores.
     guard: ClassVar[Callable[[Store], None] | None] = None
 
     def __init__(self, make_store: Callable[[], Store], history: Callable[[], str | None] = lambda: None) -> None:
@@ -54,24 +54,24 @@ class Client:
         self._abandoned: list[object] = []
 
     async def store(self) -> Store:
-        """Return the store of the running loop, opened."""
+        """Return the open store of the running loop."""
         return (await self._link()).store
 
     async def watcher(self) -> Watcher:
-        """Return what watches jobs on the running loop."""
+        """Return the job watcher of the running loop."""
         return (await self._link()).watcher
 
     def opened(self, loop: asyncio.AbstractEventLoop | None) -> Store | None:
-        """Return the store of a loop, if it was opened already; for other threads than the loop's."""
+        """Return the store of a loop if it is open already. Other threads than the loop's may call this."""
         link = self._links.get(loop) if loop is not None and self._pid == os.getpid() else None
         return None if link is None else self._check(link.store)
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitReply]:
-        """Submit jobs, all or none; one round trip."""
+        """Submit jobs in one round trip, all or none."""
         return await (await self.store()).submit(jobs)
 
     async def prepare_submit(self, jobs: Sequence[NewJob]) -> PreparedSubmit:
-        """Prepare a submit for a caller's own connection. Raises ``ConfigError`` where the store cannot do that."""
+        """Prepare a submit on the caller's own connection. Raises ``ConfigError`` if the store cannot do that."""
         external = (await self.store()).abilities.external_submit
         if external is None:
             raise ConfigError("connection= requires the PostgreSQL store; no other store can join your transaction")
@@ -85,7 +85,7 @@ class Client:
         return job
 
     async def look(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
-        """Read jobs, from the history too."""
+        """Read jobs from the store and the history."""
         return await (await self._link()).job_reader.get(job_ids)
 
     async def ended(self, job_id: JobId, timeout: float | timedelta | None) -> JobRecord:
@@ -95,7 +95,7 @@ class Client:
             async with asyncio.timeout(None if timeout is None else seconds(timeout, "timeout")):
                 return await link.watcher.ended(job_id)
         except TimeoutError:
-            (job,) = await self.look([job_id])  # A caller that waits for no time at all still learns if it has ended.
+            (job,) = await self.look([job_id])  # A timeout of 0 must still return a job that has ended.
             if job is not None and job.state.ended:
                 return job
             raise ResultTimeout(f"job {job_id} has not ended within {timeout} s; it goes on", job_id=job_id) from None
@@ -107,7 +107,7 @@ class Client:
                 yield event
 
     async def cancel(self, job_ids: Sequence[JobId], *, who: str | None = None) -> list[State | None]:
-        """Cancel jobs. ``who``: the operator who asks for it, for the audit; None: a client of the jobs."""
+        """Cancel jobs. ``who`` names the operator for the audit; None stands for a client of the jobs."""
         store = audited(await self.store(), who)
         before = await _known(store, job_ids)
         after = await store.cancel(job_ids)
@@ -145,18 +145,18 @@ class Client:
         )
 
     async def find(self, query: JobQuery) -> list[JobRecord]:
-        """Find jobs, newest first, in the history too."""
+        """Find jobs in the store and the history, newest first."""
         return await (await self._link()).job_reader.find(query)
 
     async def diagnose_job(self, job_id: JobId) -> JobDiagnostics:
-        """Read where a job stands. Raises ``JobNotFound``."""
+        """Read the diagnostics of a job. Raises ``JobNotFound``."""
         diagnosis = await (await self.store()).diagnose_job(job_id)
         if diagnosis is None:
             raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
         return diagnosis
 
     async def estimate(self, job_id: JobId, policy: Policy) -> Estimate | None:
-        """Return when a job will start; None once it has begun or ended. Raises ``JobNotFound``."""
+        """Return when a job will start, or None once it has started or ended. Raises ``JobNotFound``."""
         link = await self._link()
         return await link.forecaster.estimate(link.store, await self.diagnose_job(job_id), policy)
 
@@ -164,7 +164,7 @@ class Client:
         return await (await self.store()).stats()
 
     async def close(self) -> None:
-        """Close what the running loop opened, and the shared store."""
+        """Close the connections of the running loop. The last loop also closes the shared store."""
         link = self._links.pop(asyncio.get_running_loop(), None)
         if link is not None:
             link.watcher.close()
@@ -197,7 +197,7 @@ class Client:
             opened.set_result(None)
 
     async def _open(self) -> Store:
-        with self._lock:  # Two loops in two threads may come here at once.
+        with self._lock:  # Loops in several threads may open at once.
             begun = self._shared_opening
             store = self._check(self._make_store()) if begun is None else None
             if store is not None and store.abilities.any_loop:
@@ -211,7 +211,7 @@ class Client:
             if opening is not None:
                 self._shared_opening = None
                 opening.set_exception(problem)
-                opening.exception()  # Seen, should no other caller have waited.
+                opening.exception()  # Marks it as retrieved if no other caller waits.
             raise
         if opening is not None:
             self._shared = store
@@ -219,13 +219,13 @@ class Client:
         return store
 
     def _check(self, store: Store) -> Store:
-        """Ask the guard, if there is one, whether this store may be used."""
+        """Call the guard, if one is set, and return the store."""
         if Client.guard is not None:
             Client.guard(store)
         return store
 
     def _forget_parent(self) -> None:
-        """After a fork, what the parent opened is the parent's: kept from being closed, never used."""
+        """Drop what the parent process opened before a fork. Keep references, so that nothing of it is closed here."""
         self._abandoned += [self._shared, *self._links.values()]
         self._shared = self._shared_opening = None
         self._links = weakref.WeakKeyDictionary()
@@ -234,7 +234,7 @@ class Client:
 
 
 async def _known(store: Store, job_ids: Sequence[JobId]) -> list[tuple[State, dict[str, Any]] | None]:
-    """Read the states of jobs before a move, and what the log says of them, if the log is read."""
+    """Return the states and log facts of jobs before a move, or an empty list if the log is off."""
     if not log.isEnabledFor(logging.INFO):
         return []
     return [None if job is None else (job.state, _facts(job)) async for job in get_in_steps(store.get, job_ids)]
@@ -252,7 +252,7 @@ def _log_moves(before: Sequence[tuple[State, dict[str, Any]] | None], after: Seq
 
 
 class _StoreHandle:
-    """A store as one event loop holds it."""
+    """The store of one event loop, with its reader, watcher and forecaster."""
 
     def __init__(self, store: Store, history: str | None) -> None:
         self.store = store

@@ -1,4 +1,4 @@
-"""Arguments and results on their way through a store: bound to the signature, checked, kept as JSON."""
+"""Encodes arguments and results for the store: binds them to the signature, checks them, and writes JSON."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from headway.core.errors import BadArguments, PayloadError, PayloadTooLarge
 from headway.core.job import PAYLOAD_VERSION
 from headway.core.suggest import did_you_mean, shown
 
-SESSION = "headway.server"  # Stands before the arguments of a session: no parameter can have this name.
+SESSION = "headway.server"  # A session's first payload member. No parameter can have this name.
 _SESSION = PAYLOAD_VERSION + b'{"headway.server":'
 DEPTH_MAX = 64
-COPIED_MAX = 4_096  # Bytes; below it a copy costs less than a view.
+COPIED_MAX = 4_096  # Bytes; a copy of a smaller payload costs less than a view.
 
 _SCALARS: tuple[type, ...] = (
     str, int, bool, float, type(None), bytes, datetime, date, time, timedelta, Decimal, UUID,
 )  # fmt: skip
 _PLAIN = frozenset({str, int, bool, type(None)})
-_EXACT = (str, int, bool)  # What is of such a type comes back as it was.
+_EXACT = (str, int, bool)  # JSON restores values of these types exactly.
 _TYPED_CONTAINERS = (list, dict, tuple, set, frozenset)
 
 
@@ -42,7 +42,7 @@ def _encode_other(value: Any) -> Any:
 
 
 def _decode_other(kind: type, value: Any) -> Any:
-    if kind is object:  # As in dict[str, object]: anything goes.
+    if kind is object:  # As in dict[str, object]: any value is valid.
         return value
     if hasattr(kind, "model_validate"):
         return kind.model_validate(value)
@@ -50,7 +50,7 @@ def _decode_other(kind: type, value: Any) -> Any:
 
 
 def _describe_other(kind: type) -> dict[str, Any]:
-    return {"title": kind.__name__}  # Not empty, which msgspec would take for no description at all.
+    return {"title": kind.__name__}  # msgspec ignores an empty description.
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_encode_other)
@@ -60,11 +60,11 @@ _raw_decoder = msgspec.json.Decoder(msgspec.Raw)
 
 
 class Signature:
-    """The parameters of a task that its callers fill in, and how they travel.
+    """The parameters of a task that callers fill in, and the encoding of their values.
 
-    Arguments travel as an object by parameter name, in the order of the signature, however the caller
-    passed them; defaults stay behind, so that they may change. ``*args`` is a list under its name,
-    ``**kwargs`` an object under its own.
+    The payload is an object by parameter name, in the order of the signature. Defaults are not stored, so a later
+    version of the task may change them. ``*args`` is stored as a list and ``**kwargs`` as an object, each under the
+    name of its parameter.
     """
 
     def __init__(self, name: str, function: Callable[..., Any], *, context: bool = False) -> None:
@@ -88,11 +88,11 @@ class Signature:
         self.defaults = {p.name: p.default for p in own if p.default is not p.empty and _storable(p.default)}
         self._all_required = len(self._required) == len(own)
         simple = not self._odd and not self._positional_only and self._required <= set(self._positional)
-        self._usual = len(self._positional) if simple else -1  # This many arguments, all by place, are never wrong.
+        self._usual = len(self._positional) if simple else -1  # A call with this many positional arguments binds.
         annotations = {p.name: _annotation(p) for p in own}
         self._walked = frozenset(name for name, kind in annotations.items() if not _is_typed(kind))
         self._typed = len(self._walked) < len(annotations)
-        # Where all are of these types, a value of just that type fits, and only others have to be tried.
+        # If every annotation is one of these types, a value of exactly that type fits without a trial decode.
         all_exact = all(any(kind is exact for exact in _EXACT) for kind in annotations.values())
         self._exact = annotations if all_exact else None
         self._struct, self._decoder = _make_decoder(name, annotations, self._required)
@@ -101,7 +101,7 @@ class Signature:
         self._placed_kinds = tuple(annotations.values())
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Name each argument. Raises ``BadArguments`` in the words Python uses for a wrong call."""
+        """Return the arguments by name. Raises ``BadArguments`` with Python's own text for a wrong call."""
         if len(args) == self._usual and not kwargs:
             return dict(zip(self._positional, args, strict=True))
         if not self._odd and not self._positional_only and len(args) <= len(self._positional):
@@ -119,7 +119,7 @@ class Signature:
             raise BadArguments(f"task {self._name}: {problem}", task=self._name) from None
 
     def encode(self, values: Mapping[str, Any], *, largest: int) -> bytes:
-        """Turn named arguments into a payload.
+        """Return named arguments as a payload.
 
         Raises ``PayloadError`` naming the argument that JSON cannot hold, ``BadArguments`` for one that does
         not fit its annotation, ``PayloadTooLarge`` beyond ``largest`` bytes.
@@ -143,23 +143,24 @@ class Signature:
         return PAYLOAD_VERSION + payload
 
     def encode_usual(self, args: tuple[Any, ...], *, largest: int) -> bytes | None:
-        """Do as ``bind`` and ``encode`` do, in a third of their time, for arguments that are all given by place and are
-        of just the types that they should be; gives None for others.
+        """Return what ``bind`` and ``encode`` return, in a third of the time, or None.
+
+        This works for positional arguments whose types are exactly those of the annotations.
         """
         if self._placed is None or tuple(map(type, args)) != self._placed_kinds:
             return None
         try:
             payload = _encoder.encode(self._placed(*args))
-        except Exception:  # The longer way says what is wrong.
+        except Exception:  # ``encode`` raises the precise error.
             return None
         return PAYLOAD_VERSION + payload if len(payload) <= largest else None
 
     def canonical(self, values: Mapping[str, Any]) -> bytes:
-        """Encode named arguments alike, whatever the order of any keys."""
+        """Return named arguments as JSON with sorted keys, so that the order of keys makes no difference."""
         return _sorted_encoder.encode(values)
 
     def decode(self, payload: bytes) -> tuple[list[Any], dict[str, Any]]:
-        """Turn a payload into positional and keyword arguments, typed by their annotations.
+        """Return the positional and keyword arguments of a payload, typed by their annotations.
 
         Raises ``BadArguments`` if the payload does not fit this version of the task.
         """
@@ -179,9 +180,9 @@ class Signature:
         return self._spread(values)
 
     def check_named(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Bind arguments that arrive by name only, as from the command line or over HTTP.
+        """Return bound arguments that came by name, from the command line or over HTTP.
 
-        Raises ``BadArguments`` for one that the task does not have, suggesting the nearest.
+        Raises ``BadArguments`` for an unknown name and suggests the nearest parameter.
         """
         if not self._odd:
             for name in values:
@@ -192,7 +193,7 @@ class Signature:
         return self.bind((), values)
 
     def schema(self) -> dict[str, Any]:
-        """Describe the parameters for the catalogue."""
+        """Return the JSON schema of the parameters for the catalogue."""
         try:
             (schema,), _ = msgspec.json.schema_components([self._struct], schema_hook=_describe_other)
             components = msgspec.json.schema(self._struct, schema_hook=_describe_other)
@@ -255,7 +256,7 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def encode_result(value: Any, *, typed: bool, largest: int) -> bytes | None:
-    """Turn a result into bytes; None stays None. Raises ``PayloadError``."""
+    """Return a result as bytes, or None for None. Raises ``PayloadError``."""
     if value is None:
         return None
     if not typed and type(value) not in _PLAIN:
@@ -272,9 +273,9 @@ def encode_result(value: Any, *, typed: bool, largest: int) -> bytes | None:
 
 
 def decode_result(payload: bytes | None, kind: Any = Any) -> Any:
-    """Turn a stored result back into a value, typed if the kind is known and the value is of it.
+    """Return the value of a stored result, typed by ``kind``.
 
-    Nothing made the task return what its annotation says; then the value is given as plain JSON.
+    A task may return another type than its annotation says. Such a result is returned as plain JSON.
     """
     if payload is None:
         return None
@@ -286,7 +287,7 @@ def decode_result(payload: bytes | None, kind: Any = Any) -> Any:
 
 
 def result_type(function: Callable[..., Any]) -> Any:
-    """Return what a task's return annotation says, or Any if it says nothing that can be checked."""
+    """Return a function's return annotation, or Any if a decoder cannot check it."""
     annotation = _signature(function).return_annotation
     if annotation in (inspect.Signature.empty, None, type(None)) or not _is_typed(annotation):
         return Any
@@ -299,9 +300,9 @@ def read_payload(payload: bytes) -> Any:
 
 
 def raw_payload(payload: bytes) -> msgspec.Raw:
-    """Return the JSON of a payload or result as it is stored: checked, not decoded, so it takes no more memory.
+    """Return the stored JSON of a payload or result. The JSON is checked but not decoded, to save memory.
 
-    Raises ``PayloadError`` and ``ValueError`` for one that cannot be passed on.
+    Raises ``PayloadError`` for an unknown version, ``ValueError`` for invalid JSON.
     """
     body = payload_body(split_server(payload)[0])
     str(body, "utf-8")
@@ -309,13 +310,13 @@ def raw_payload(payload: bytes) -> msgspec.Raw:
 
 
 def add_server(payload: bytes, server: str) -> bytes:
-    """Put the address of the server that has admitted a session into its job's payload, before the arguments."""
+    """Return a session's payload with the address of the admitting server before the arguments."""
     rest = payload[len(PAYLOAD_VERSION) + 1 :]
     return _SESSION + _encoder.encode(server) + (b"}" if rest == b"}" else b"," + rest)
 
 
 def split_server(payload: bytes) -> tuple[bytes, str | None]:
-    """Split a payload into the task's own payload and the server's address, if it has one."""
+    """Return the task's own payload and the address of the session's server, or None for other jobs."""
     if not payload.startswith(_SESSION):
         return payload, None
     members = msgspec.json.decode(payload[len(PAYLOAD_VERSION) :], type=dict[str, msgspec.Raw])
@@ -324,7 +325,7 @@ def split_server(payload: bytes) -> tuple[bytes, str | None]:
 
 
 def names_server(payload: bytes) -> bool:
-    """Return whether a payload has a member where a session's has the address of its server, wherever it stands."""
+    """Return whether a payload has the member for the address of a session's server, at any position."""
     return SESSION in msgspec.json.decode(payload_body(payload), type=dict[str, msgspec.Raw])
 
 
@@ -335,7 +336,10 @@ def payload_body(payload: bytes) -> bytes | memoryview:
 
 
 def check_plain(value: Any, where: str, depth: int = 0) -> None:
-    """Refuse what JSON would lose or change: sets, NaN, keys that are not text, objects, endless nesting."""
+    """Raise ``PayloadError`` for a value that JSON would lose or change, such as a set, NaN or a key that is not text.
+
+    Values nested more than ``DEPTH_MAX`` deep are refused too.
+    """
     if depth > DEPTH_MAX:
         raise PayloadError(f"{where} is nested more than {DEPTH_MAX} deep")
     kind = type(value)
@@ -366,7 +370,7 @@ def _restorable(kind: type) -> bool:
 
 
 def _lost_number(value: Any) -> float | None:
-    """Find a number that JSON would turn into null."""
+    """Return a number that JSON would turn into null, or None if there is no such number."""
     left: list[Any] = [msgspec.to_builtins(value, enc_hook=_encode_other, str_keys=True)]
     while left:
         item = left.pop()
@@ -391,7 +395,7 @@ def _storable(value: Any) -> bool:
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
     try:
         return inspect.signature(function, eval_str=True)
-    except Exception:  # A name in some annotation exists only for type checkers; the others are read all the same.
+    except Exception:  # One annotation has a name that only type checkers know; evaluate each by itself.
         found = inspect.signature(function)
     names = getattr(inspect.unwrap(function), "__globals__", {})
     parameters = [p.replace(annotation=_evaluated(p.annotation, names)) for p in found.parameters.values()]
@@ -429,14 +433,14 @@ def _readable(annotation: Any) -> bool:
 
 
 def _is_foreign(annotation: Any) -> bool:
-    """Return whether a class is one that neither JSON nor a model can restore."""
+    """Return whether neither JSON nor a model can restore a class."""
     if not isinstance(annotation, type) or annotation is object:
         return annotation is object
     return not (_restorable(annotation) or annotation in _TYPED_CONTAINERS or hasattr(annotation, "__annotations__"))
 
 
 def _is_typed(annotation: Any) -> bool:
-    """Return whether an annotation says enough for a decoder to check and restore a value whole."""
+    """Return whether a decoder can fully check and restore a value from its annotation."""
     if annotation is Any:
         return False
     if isinstance(annotation, type) and get_origin(annotation) is None:
@@ -461,7 +465,7 @@ def _make_decoder(
 
 
 def _locate(problem: Exception) -> str:
-    """Return where a value is wrong in the words of its caller: ``argument 'account_id': expected int, got str``."""
+    """Return an error text that names the argument: ``argument 'account_id': expected int, got str``."""
     text, _, path = str(problem).partition(" - at `$.")
     text = text.replace("`", "")
     if not path:

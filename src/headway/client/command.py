@@ -22,7 +22,7 @@ from headway.core.suggest import did_you_mean
 if TYPE_CHECKING:
     from headway.client.programs.process import Program
 
-OUTPUT = 16 << 20  # Bytes that come out at most, unless a command says otherwise.
+OUTPUT = 16 << 20  # Bytes; the default maximum of a command's output.
 
 Choices = Mapping[str, Sequence[str | int]]
 Run = Callable[..., Coroutine[Any, Any, Output]]
@@ -30,7 +30,7 @@ Run = Callable[..., Coroutine[Any, Any, Output]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A program with its parameters, as ``app.command`` declares it. Raises ``ConfigError`` if it makes no sense."""
+    """A program with parameters, as ``app.command`` declares it. Raises ``ConfigError`` for invalid values."""
 
     name: str
     argv: Sequence[str]
@@ -67,12 +67,12 @@ class Command:
         object.__setattr__(self, "limits", limits)
 
     def check(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return named arguments with their files read. Raises ``BadArguments``."""
+        """Return the named arguments with ``files`` as ``File`` objects. Raises ``BadArguments``."""
         self.fill(values)
         return {name: self._files(value) if name == FILES else value for name, value in values.items()}
 
     def fill(self, values: Mapping[str, Any]) -> list[str]:
-        """Make the arguments of the program. Raises ``BadArguments``."""
+        """Return the program's argument list. Raises ``BadArguments``."""
         texts: dict[str, str] = {}
         for name in self.parameters:
             value = values[name]
@@ -91,8 +91,8 @@ class Command:
             raise BadArguments(f"task {self.name}: {problem}", task=self.name) from None
 
     def program(self, values: Mapping[str, Any], largest: int) -> Program:
-        """Make the program ready to run."""
-        from headway.client.programs.process import Program  # What it needs is wanted by workers alone.
+        """Build the program for one run."""
+        from headway.client.programs.process import Program  # Only workers need this import.
 
         files = self._files(values.get(FILES, {}))
         folder = None if self.artifacts is None else f"{self.artifacts}/{_run_name()}"
@@ -108,7 +108,7 @@ class Command:
         return files
 
     def function(self, largest: Callable[[], int]) -> Run:
-        """Return the function of the task; ``largest`` is the size of the largest result that is kept."""
+        """Return the function of the task. ``largest`` returns the maximum bytes of a stored result."""
         signature = self._signature()
 
         async def run(**values: Any) -> Output:
@@ -139,7 +139,7 @@ class Command:
 
 
 class CommandSignature(Signature):
-    """The parameters of a command. Values are checked as arguments of its program, files by their names."""
+    """The parameters of a command. Checks values as program arguments, and files by name."""
 
     def __init__(self, command: Command, function: Run) -> None:
         super().__init__(command.name, function)
@@ -170,7 +170,7 @@ class CommandSignature(Signature):
 
 
 def _run_name() -> str:
-    """Return the name of this run's own folder among the artifacts: no other attempt of any job has it."""
+    """Return the name of this run's artifact folder, which no other attempt of any job uses."""
     context = current.get()
     return uuid.uuid4().hex if context is None else f"{context.job_id}.{context.epoch}"
 

@@ -1,4 +1,4 @@
-"""What a running task may know and say."""
+"""The context of a running job."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ WriteOutput = Callable[[Lease, str, str], None]  # Takes the name of a stream, a
 
 
 class Budget:
-    """What is left of an attempt's time."""
+    """The remaining time of an attempt."""
 
     __slots__ = ("_ends", "_read_messages", "_shrunk")
 
     def __init__(self, length: float, started: float, read_messages: Callable[[], None] | None = None) -> None:
         self._ends = started + length
-        self._read_messages = read_messages  # Looks for news that has come in meanwhile, where no other task does.
+        self._read_messages = read_messages  # Reads the worker's messages, in executors where nothing else does.
         self._shrunk = False
 
     @property
     def shrunk(self) -> bool:
-        """Whether it was lowered after the attempt had begun."""
+        """Whether the worker shortened the time after the attempt had started."""
         if self._read_messages is not None:
             self._read_messages()
         return self._shrunk
 
     @property
     def remaining(self) -> float:
-        """Seconds until the attempt is stopped; never negative."""
+        """Seconds until the worker stops the attempt; never negative."""
         if self._read_messages is not None:
             self._read_messages()
         return max(0.0, self._ends - time.monotonic())
 
     def shrink(self, ends: float) -> None:
-        """End no later than this moment of the monotonic clock."""
+        """Set an earlier end, in seconds of the monotonic clock. A later end changes nothing."""
         if ends < self._ends:
             self._ends, self._shrunk = ends, True
 
 
-NOTHING: Any = object()  # No partial result was handed in.
+NOTHING: Any = object()  # The task has set no partial result.
 
 
 class Context:
-    """The running job, handed to tasks made with ``context=True``, to middleware and to dependencies."""
+    """The running job. Tasks with ``context=True``, middleware and dependencies receive it."""
 
-    # Made for every job, wanted by few: all that can be read from the lease is read only when asked for.
+    # The worker makes one for every job and few tasks use it, so properties read the lease only on access.
     __slots__ = (
         "_budget",
         "_conversation",
@@ -82,13 +82,13 @@ class Context:
         self._lease = lease
         self._read_messages = read_messages
         self._write = write
-        self.kept = NOTHING  # What ``partial`` was told last.
+        self.kept = NOTHING  # The last value that ``partial`` received.
         self._report = report
         self._started = time.monotonic() if started is None else started
         self._budget: Budget | None = None
         self._conversation: TaskSession | None = None
-        self.state = state  # What the lifespan yielded.
-        self.cancelled = False  # True once the job should stop; threads must look by themselves.
+        self.state = state  # The mapping that the lifespan yielded.
+        self.cancelled = False  # True once the job should stop. Tasks in threads must check it.
 
     @property
     def job_id(self) -> str:
@@ -109,7 +109,7 @@ class Context:
 
     @property
     def epoch(self) -> int:
-        """A number that grows with every claim and never falls; outside systems can refuse a smaller one."""
+        """A number that grows with every claim of the job. External systems can refuse a smaller one."""
         return self._lease.epoch
 
     @property
@@ -122,38 +122,39 @@ class Context:
 
     @property
     def traceparent(self) -> str | None:
-        """The W3C traceparent that came with the job, for what it calls in turn."""
+        """The W3C traceparent that the job carries, to pass on in calls that the task makes."""
         return taken_trace(self._lease.trace_id)
 
     @property
     def budget(self) -> Budget:
-        """What is left of the attempt's time."""
+        """The remaining time of the attempt."""
         if self._budget is None:
             self._budget = Budget(self._lease.limit_ms / 1_000, self._started, self._read_messages)
         return self._budget
 
     def shrink(self, lease: Lease) -> None:
-        """Called by the worker: the job may run no longer than its lease says now."""
+        """Shorten the job's time to that of its changed lease. The worker calls this."""
         self.budget.shrink(self._started + lease.limit_ms / 1_000)
         self._lease = lease
 
     def partial(self, value: Any) -> None:
-        """Keep a result that is not complete; the latest counts.
+        """Record a partial result, which replaces an earlier one.
 
-        If the job fails or runs out of time for good, it is kept beside the error, as ``JobFailed.partial``. It
-        becomes the job's result if the job is stopped by the length of its rung and has ``on_stop="partial"``.
+        If the job finally fails or times out, the store keeps the partial result beside the error, as
+        ``JobFailed.partial``. If the job reaches the length of its rung and has ``on_stop="partial"``, the partial
+        result becomes the result of the job.
         """
         self.kept = value
 
     def progress(self, fraction: float, note: str | None = None) -> None:
-        """Report how far the job has come, 0 to 1. Never blocks; only the latest report is kept."""
+        """Report the progress of the job, from 0 to 1. Never blocks. The store keeps only the latest report."""
         if self._report is not None:
             self._report(self._lease, min(1.0, max(0.0, float(fraction))), None if note is None else str(note)[:500])
 
     def output(self, stream: str, text: str) -> None:
-        """Pass on what a program writes, for the readers of the job's events. Never blocks.
+        """Add a program's output to the job's events. Never blocks.
 
-        Called by commands, on the loop. ``stream`` is ``stdout`` or ``stderr``.
+        Commands call this on the event loop. ``stream`` is ``stdout`` or ``stderr``.
         """
         if self._write is not None:
             self._write(self._lease, stream, text)
@@ -161,33 +162,33 @@ class Context:
     # ------------------------------------------------------------------ interactive tasks
 
     async def receive(self) -> str | bytes:
-        """Wait for what the session's client sends next: text as ``str``, data as ``bytes``.
+        """Wait for the next message of the session's client. Return text as ``str`` and data as ``bytes``.
 
-        Raises ``SessionClosed``, an ``EOFError``, once the client is gone for good.
+        Raises ``SessionClosed``, an ``EOFError``, once the client has left and cannot return.
         """
         return await self._session().receive()
 
     async def send(self, data: str | bytes | bytearray | memoryview) -> None:
-        """Send to the session's client; waits while it is behind with reading. Raises ``SessionClosed``."""
+        """Send data to the session's client. Waits while the client reads too slowly. Raises ``SessionClosed``."""
         await self._session().send(data)
 
     async def __aiter__(self) -> AsyncIterator[str | bytes]:
-        """Yield what the session's client sends, until it is gone for good."""
+        """Yield the messages of the session's client until the client has left and cannot return."""
         with contextlib.suppress(SessionClosed):
             while True:
                 yield await self.receive()
 
     @property
     def size(self) -> tuple[int, int]:
-        """Rows and columns of the window of the session's client, as it said last."""
+        """Rows and columns of the client's window, as the client last reported them."""
         return self._session().size
 
     async def resized(self) -> tuple[int, int]:
-        """Wait until the client's window has another size, and give that. Raises ``SessionClosed``."""
+        """Wait until the client resizes its window and return the new size. Raises ``SessionClosed``."""
         return await self._session().resized()
 
     def converse(self, conversation: TaskSession) -> None:
-        """Called by the worker: the job is a session, and this is its end of it."""
+        """Connect the job to its session. The worker calls this."""
         self._conversation = conversation
 
     def _session(self) -> TaskSession:
@@ -200,11 +201,11 @@ class Context:
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger whose lines carry the job."""
+        """A logger whose lines identify the job."""
         return _JobLog(logging.getLogger("headway.task"), {"headway": self.log_facts()})
 
     def log_facts(self) -> dict[str, Any]:
-        """Return the members of a log line that identify this job."""
+        """Return the log fields that identify this job."""
         return {
             "job": self.job_id,
             "task": self.task,
@@ -223,22 +224,22 @@ class _JobLog(logging.LoggerAdapter[logging.Logger]):
         return msg, kwargs
 
 
-# The job that this piece of code runs for; jobs submitted from inside one inherit its trace.
+# The job that the current code runs for. Jobs that it submits inherit its trace.
 current: ContextVar[Context | None] = ContextVar("headway_context", default=None)
 
 
 def job_facts() -> dict[str, Any]:
-    """Return the members of a log line that identify the job for which the calling code runs; none outside of jobs."""
+    """Return the log fields of the job that the caller runs for, or an empty dict outside of jobs."""
     context = current.get()
     return {} if context is None else context.log_facts()
 
 
 def trace_of(lease: Lease) -> str:
-    """Return the trace id that people and logs see."""
+    """Return the trace id that logs and operators see."""
     return shown_trace(lease.trace_id, lease.job_id)
 
 
 def inline_lease(task: str) -> Lease:
-    """Make up a lease for a task that is called here and now."""
+    """Build a lease for a task that the caller runs directly, without a store."""
     hour_ms = 3_600_000
     return Lease(JobId("inline"), 0, b"", task, b"", "", None, None, 1, 1, 0, 0, hour_ms, hour_ms, None, 0)

@@ -1,4 +1,4 @@
-"""How many jobs wait, in all and of each tenant, for policies that bound it."""
+"""Counts waiting jobs, in total and per tenant, for policies that bound them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from headway.core.job import NewJob
 from headway.core.policy.document import Policy
 from headway.stores.base import LaneStats, Store
 
-LOOK_EVERY = 1.0  # Seconds between counts of the store. In between, a process adds what it submits itself.
-TENANTS_KEPT = 10_000  # Tenants whose counts a process remembers.
+LOOK_EVERY = 1.0  # Seconds between counts in the store. In between, the process adds the jobs that it submits itself.
+TENANTS_KEPT = 10_000  # Tenants whose counts a process keeps, to bound its memory.
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class _Count:
     looked: float = -math.inf
 
     async def refresh(self, look: Callable[[], Awaitable[dict[str, LaneStats]]]) -> None:
-        """Count again, unless that was done a moment ago."""
+        """Count again if the last count is older than ``LOOK_EVERY``."""
         asked = time.monotonic()
         if asked - self.looked > LOOK_EVERY:
             self.waiting = sum(lane.waiting for lane in (await look()).values())
@@ -31,10 +31,10 @@ class _Count:
 
 
 class QueueDepth:
-    """Counts the jobs that wait, except for those that other processes submitted within the last second.
+    """Counts waiting jobs, without those that other processes submitted within the last second.
 
-    It may admit a little more than the policy allows, never less. An exact count would make every submit slower, which
-    costs more than a queue that is too long by the submits of a second.
+    The queue may therefore exceed the policy's bound by the submits of one second. An exact count would slow down
+    every submit, which costs more.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class QueueDepth:
         self._tenants: OrderedDict[str, _Count] = OrderedDict()
 
     async def admit(self, store: Store, jobs: Sequence[NewJob], policy: Policy) -> None:
-        """Count these jobs in, all of them or none, if the policy lets them. Raises ``QueueFull``, saying whose."""
+        """Add jobs to the counts, all or none. Raises ``QueueFull`` if the policy does not allow them."""
         admitted: list[tuple[_Count, int]] = []
         if policy.max_depth:
 

@@ -30,7 +30,7 @@ async def invoke_async(
     dependencies: Mapping[str, Dependency],
     context: Context,
 ) -> Any:
-    """Await a function with its dependencies; they are closed, last first, when it has ended."""
+    """Await a function with its dependencies, and close the dependencies afterwards in reverse order."""
     if not dependencies:
         return await function(*args, **kwargs)
     async with AsyncExitStack() as stack:
@@ -49,7 +49,7 @@ def invoke_plain(
 ) -> Any:
     """Call a plain function with its dependencies, all in this thread.
 
-    ``bounce`` runs a coroutine elsewhere and waits for it: what async dependencies need here.
+    ``bounce`` runs a coroutine of an async dependency on an event loop in another thread and waits for it.
     """
     if not dependencies:
         return function(*args, **kwargs)
@@ -108,12 +108,12 @@ class _PlainResolver:
         return value
 
 
-# A dependency sees the task's error but cannot swallow it: the job would pass for a success, and the dependencies
-# around it would commit what they should roll back.
+# A dependency sees the task's error but cannot suppress it. Otherwise the job would count as a success, and outer
+# dependencies would commit what they should roll back.
 
 
 class _Reraising(AbstractContextManager[Any]):
-    """A context manager that never swallows an error."""
+    """A context manager that never suppresses an error."""
 
     def __init__(self, manager: AbstractContextManager[Any]) -> None:
         self._manager = manager
@@ -126,7 +126,7 @@ class _Reraising(AbstractContextManager[Any]):
 
 
 class _ReraisingAsync(AbstractAsyncContextManager[Any]):
-    """The same, for one that is async."""
+    """An async context manager that never suppresses an error."""
 
     def __init__(self, manager: AbstractAsyncContextManager[Any]) -> None:
         self._manager = manager
@@ -139,7 +139,7 @@ class _ReraisingAsync(AbstractAsyncContextManager[Any]):
 
 
 class _OnLoop(AbstractContextManager[Any]):
-    """The same, for one that is async, entered and left from a thread."""
+    """An async context manager for use in a thread. It never suppresses an error."""
 
     def __init__(self, manager: AbstractAsyncContextManager[Any], bounce: RunOnLoop) -> None:
         self._manager, self._bounce = manager, bounce
@@ -156,7 +156,7 @@ async def _await(value: Any) -> Any:
 
 
 def _needs(provider: Any) -> dict[str, Dependency | None]:
-    """Name what a provider wants filled in: dependencies of its own, and None for the job's context."""
+    """Return the parameters of a provider that the worker fills in. None stands for the job's context."""
     needs: dict[str, Dependency | None] = {}
     try:
         parameters = inspect.signature(provider, eval_str=True).parameters
@@ -171,7 +171,7 @@ def _needs(provider: Any) -> dict[str, Dependency | None]:
 
 
 def run_on_loop(loop: asyncio.AbstractEventLoop) -> RunOnLoop:
-    """Run coroutines on a loop that lives in another thread."""
+    """Return a function that runs coroutines on the loop of another thread and waits for them."""
 
     def bounce(coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result()

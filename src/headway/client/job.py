@@ -23,9 +23,9 @@ R = TypeVar("R")
 
 
 class Job(Generic[R]):
-    """One request to run a task. Making a handle costs nothing; its verbs ask the store.
+    """A handle on one request to run a task. Its methods read or change the job in the store.
 
-    Every verb has a blocking name and an async one with an ``a`` in front.
+    Every method exists twice: ``result`` blocks, ``aresult`` is async.
     """
 
     __slots__ = ("_app", "_kind", "_persist", "deduplicated", "id")
@@ -37,14 +37,14 @@ class Job(Generic[R]):
         self._kind = kind
         self._persist = persist
         self.id = JobId(job_id)
-        self.deduplicated = deduplicated  # True: another submit had made this job already.
+        self.deduplicated = deduplicated  # True if an earlier submit had created this job.
 
     async def ainfo(self) -> JobInfo:
-        """Read all that the store knows of the job. Raises ``JobNotFound``, or ``NotStored`` for a transient one."""
+        """Read the whole job from the store. Raises ``JobNotFound``, or ``NotStored`` for a transient job."""
         return job_info(await self.arecord())
 
     async def arecord(self) -> Record:
-        """Read the store's record, for Headway's own code. Callers read ``ainfo``."""
+        """Read the store's record, for Headway's own code. Applications use ``ainfo``."""
         self._check_stored()
         return await self._app.client.get(self.id)
 
@@ -53,7 +53,7 @@ class Job(Generic[R]):
         return (await self.arecord()).state
 
     async def aresult(self, timeout: float | timedelta | None = None) -> R:
-        """Wait for the job to end and give what it returned.
+        """Wait for the job to end and return its result.
 
         Raises ``JobFailed`` (with ``.error``), ``JobCancelled``, ``TimeoutError``, ``JobNotFound``, ``NotStored``.
         """
@@ -61,9 +61,9 @@ class Job(Generic[R]):
         return self._result_of(await self._app.client.ended(self.id, timeout))
 
     async def awhy(self) -> list[Reason]:
-        """Return why the job waits: all reasons, the binding one first; empty once it runs.
+        """Return all reasons why the job waits, the binding one first. The list is empty once the job runs.
 
-        Each has a stable ``code``, a ``text`` and the numbers behind it in ``describe``.
+        Each reason has a stable ``code``, a ``text`` and its numbers in ``describe``.
         """
         self._check_stored()
         diagnosis = await self._app.client.diagnose_job(self.id)
@@ -71,31 +71,31 @@ class Job(Generic[R]):
         return why(diagnosis, self._app.policy)
 
     async def aestimate(self) -> Estimate | None:
-        """Return when the job will start: ``p50`` and ``p90`` in seconds from now; None once it has begun.
+        """Return the expected wait as ``p50`` and ``p90`` in seconds from now, or None once the job has started.
 
-        With too little known the seconds are None and ``basis`` is ``unknown``; so too for a job that is paused, or
-        that no worker can run.
+        If Headway has too little data, if the job is paused, or if no worker can run it, the seconds are None and
+        ``basis`` is ``unknown``.
         """
         self._check_stored()
         await self._app.follow_policy()
         return await self._app.client.estimate(self.id, self._app.policy)
 
     async def awaited(self) -> dict[str, float]:
-        """Return what the job, once it has started, had waited for: seconds by reason."""
+        """Return how long the job had waited when it started, in seconds by reason."""
         self._check_stored()
         diagnosis = await self._app.client.diagnose_job(self.id)
         return {reason: ms / 1_000 for reason, ms in diagnosis.waited_ms.items()}
 
     async def aeffective_priority(self) -> str:
-        """Name the lane that the job is as good as, by its age."""
+        """Return the lane whose priority the job has reached by waiting."""
         record = await self.arecord()
         await self._app.follow_policy()
         return effective_lane(self._app.policy, record, record.seen_at)
 
     async def acancel(self) -> State:
-        """Cancel the job if it is queued, or ask for it to be stopped. Return its state afterwards.
+        """Cancel the job if it is queued, or request the worker to stop it. Return the state afterwards.
 
-        Raises ``IllegalMove`` if it has ended otherwise, or is history.
+        Raises ``IllegalMove`` if the job has ended in another way, or is only in the history.
         """
         self._check_stored()
         state = (await self._app.client.cancel([self.id]))[0]
@@ -106,15 +106,16 @@ class Job(Generic[R]):
         return state
 
     async def aretry(self) -> State:
-        """Queue the job again, counts reset, whatever ending but ``completed`` it had.
+        """Queue a job again that ended without completing, and reset its counts.
 
-        Raises ``IllegalMove`` if it completed, if it is history, or if another live job now has its unique key.
+        Raises ``IllegalMove`` if the job completed, if it is only in the history, or if another live job has its
+        unique key.
         """
         self._check_stored()
         return await self._app.client.retry_one(self.id)
 
     async def aevents(self) -> AsyncIterator[Event]:
-        """Yield what happens to the job until it has ended."""
+        """Yield the events of the job until it has ended."""
         self._check_stored()
         async for event in self._app.client.events(self.id):
             yield event

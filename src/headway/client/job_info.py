@@ -1,4 +1,4 @@
-"""What a store knows of a job, as callers read it."""
+"""The public description of a stored job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class AttemptInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobInfo:
-    """All that the store knows of a job at one moment.
+    """A job as the store had it at one moment.
 
     Times are datetimes in UTC, to the millisecond. ``arguments`` and ``result`` are plain JSON values; ``arguments`` is
     None if this version of Headway cannot read them. ``attempts`` counts the runs so far, and ``history`` has the runs
@@ -39,8 +39,8 @@ class JobInfo:
     status: State
     priority: str
     tenant: str | None
-    duration: str | None  # The rung that was asked for.
-    assigned: str | None  # The rung it was assigned, while it runs.
+    duration: str | None  # The requested rung.
+    assigned: str | None  # The assigned rung, while the job runs.
     needs: tuple[str, ...]
     arguments: dict[str, Any] | None
     attempts: int
@@ -48,8 +48,8 @@ class JobInfo:
     crashes: int
     timeout: float  # Seconds for one attempt.
     submitted_at: datetime
-    due_at: datetime | None  # Set while it is delayed.
-    eligible_at: datetime | None  # When it last began to wait for a slot.
+    due_at: datetime | None  # Set while the job is delayed.
+    eligible_at: datetime | None  # When the job last began to wait for a slot.
     started_at: datetime | None
     finished_at: datetime | None
     expires_at: datetime | None
@@ -114,7 +114,7 @@ def arguments_of(job: JobRecord) -> dict[str, Any] | None:
 
 
 def result_of(job: JobRecord) -> Any:
-    """Return a job's result, or None if there is none that can be read."""
+    """Return a job's result, or None if it has no readable result."""
     try:
         return decode_result(job.result)
     except (PayloadError, ValueError):
@@ -133,7 +133,7 @@ def _attempt(attempt: Attempt) -> AttemptInfo:
 
 
 def _moment(at: int) -> datetime:
-    """Return a moment as a datetime. A job may wait beyond the year 9999; then the last moment of that year."""
+    """Return a moment as a datetime. A job may be due after the year 9999, which becomes the end of that year."""
     at = max(FIRST, min(at, LAST))
     return datetime.fromtimestamp(at // 1_000, UTC).replace(microsecond=at % 1_000 * 1_000)
 

@@ -1,4 +1,4 @@
-"""Reads jobs wherever they are: in the store, or in the history once the store has forgotten them."""
+"""Reads jobs from the store, and from the history once the store no longer has them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from headway.stores.open import open_archive
 
 T = TypeVar("T")
 
-AWAY = 5.0  # Seconds for which a history that could not be reached is not asked again.
+AWAY = 5.0  # Seconds without reads of a history that was unreachable, so that reads of jobs stay fast.
 
 log = logging.getLogger("headway.history")
 
 
 class JobReader:
-    """Asks the store first, and the history for what is missing. What the store knows of a job is what counts:
-    one that was retried is in both places. Without a history it is the store alone. Belongs to one loop.
+    """Reads the store first, and the history (if there is one) for missing jobs. Belongs to one event loop.
+
+    A retried job is in both places; the record in the store is the valid one.
     """
 
     def __init__(self, store: Store, url: str | None) -> None:
@@ -32,10 +33,9 @@ class JobReader:
         self._away_until = 0.0
 
     async def get(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
-        """Read jobs.
+        """Read jobs. While the history is unavailable, return the jobs that the store has.
 
-        While the history is away, what the store has is given. If that is nothing at all, ``StoreUnavailable`` is
-        raised: without it, an empty list would be wrong.
+        Raises ``StoreUnavailable`` if the store has none of them, because the history may have all.
         """
         jobs = await self._store.get(job_ids)
         missing = [job_id for job_id, job in zip(job_ids, jobs, strict=True) if job is None]
@@ -51,7 +51,7 @@ class JobReader:
         return [job or found[job_id] for job_id, job in zip(job_ids, jobs, strict=True)]
 
     async def find(self, query: JobQuery) -> list[JobRecord]:
-        """Find jobs, newest first, each once. While the history is away, those that the store has."""
+        """Find jobs, newest first, each once. While the history is unavailable, return those that the store has."""
         found = await self._store.find(query)
         live_only = bool(query.states) and not any(state.ended for state in query.states)
         if self._url is None or live_only or query.limit < 1:
@@ -67,14 +67,14 @@ class JobReader:
             await archive.close()
 
     async def _merge(self, query: JobQuery, found: Sequence[JobRecord]) -> list[JobRecord]:
-        """Add what only the history has. It is asked last: whatever leaves the store meanwhile is there by then."""
+        """Add jobs that only the history has. Read it after the store, to find jobs that left the store meanwhile."""
         jobs = {job.job_id: job for job in found}
-        lowest = found[-1].seq if len(found) >= query.limit else 0  # Below it nothing has a place on this page.
+        lowest = found[-1].seq if len(found) >= query.limit else 0  # Older jobs do not fit on this page.
         before = query.before
         while True:
             page = await self._ask(self._opened().find(query._replace(before=before)))
             new = [job for job in page if job.seq >= lowest and job.job_id not in jobs]
-            # What the store has and did not find is something else by now: retried, say.
+            # A job that the store has but did not find has changed since, for example by a retry.
             kept = await self._store.get([job.job_id for job in new]) if new else []
             jobs |= {job.job_id: job for job, live in zip(new, kept, strict=True) if live is None}
             if len(page) < query.limit or page[-1].seq <= lowest:
@@ -97,7 +97,7 @@ class JobReader:
         try:
             return await answer
         except StoreUnavailable as problem:
-            if not isinstance(problem, StoreBusy):  # One that is only slow may be quick for others.
+            if not isinstance(problem, StoreBusy):  # A slow history may answer the next read in time.
                 self._away_until = time.monotonic() + AWAY
             log.warning(LogEvent("history.unavailable", error=str(problem)))
             raise

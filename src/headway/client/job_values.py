@@ -1,4 +1,4 @@
-"""A job as JSON values, in the words of the command line and in those of HTTP, which calls it a task."""
+"""A job as JSON values, with the field names of the command line or of HTTP, where a job is called a task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headway.core.timestamps import read_moment, write_moment
 from headway.core.worker import TASK, WorkerInfo
 from headway.observability.traces import shown_trace
 
-# Fields with a value of their own: of the record, on the command line, over HTTP. None: the field is not shown there.
+# Names of plain fields: in the record, on the command line, over HTTP. None: the field is not shown there.
 FIELDS: tuple[tuple[str, str | None, str | None], ...] = (
     ("job_id", "id", "task_id"),
     ("task", "task", None),
@@ -54,19 +54,19 @@ _HTTP = {name: shown for name, _, shown in FIELDS if shown is not None}
 
 
 def job_values(job: JobRecord) -> dict[str, Any]:
-    """Return all that is known of a job, as commands print it."""
+    """Return a job as commands print it."""
     history = [attempt_values(attempt, "worker") for attempt in job.history]
     return {shown: _written(job, name) for name, shown in _COMMAND_LINE.items()} | {"history": history}
 
 
 def task_fields(job: JobRecord) -> dict[str, Any]:
-    """Return the plain fields of a job in the words of HTTP; without parameters, result, progress and attempts."""
+    """Return a job's fields with their HTTP names, without parameters, result, progress and attempts."""
     values = {shown: _written(job, name) for name, shown in _HTTP.items()}
     return values | {"trace_id": shown_trace(job.trace_id, job.job_id), "reason": job.result_error or job.reason}
 
 
 def attempt_values(attempt: Attempt, worker: str) -> dict[str, Any]:
-    """Return an attempt. ``worker``: the name of the field that names the worker."""
+    """Return an attempt as JSON values. ``worker`` is the name of the field for the worker."""
     return {
         "number": attempt.number,
         "epoch": attempt.epoch,
@@ -79,14 +79,14 @@ def attempt_values(attempt: Attempt, worker: str) -> dict[str, Any]:
 
 
 def error_values(error: JobError | None) -> dict[str, Any] | None:
-    """Return an error."""
+    """Return an error as JSON values."""
     if error is None:
         return None
     return {name: getattr(error, name) for name in ("type", "message", "traceback", "retriable")}
 
 
 def capabilities_of(worker: WorkerInfo) -> list[str]:
-    """Return what a worker offers beside the tasks it knows."""
+    """Return the capabilities of a worker, without its tasks."""
     return [offer for offer in worker.offers if not offer.startswith(TASK)]
 
 
@@ -96,7 +96,7 @@ def tasks_of(worker: WorkerInfo) -> list[str]:
 
 
 def read_task(values: Mapping[str, Any], seen_at: int) -> JobRecord:
-    """Read a job from the values of HTTP. Its retry rule and what it was put aside for are not there."""
+    """Read a job from its HTTP values, which lack the retry rule and the limit that blocks the job."""
     fields = {name: _read(name, values[shown]) for name, shown in _HTTP.items()}
     payload, progress = values["payload"], values["progress"] or {}
     fields |= {

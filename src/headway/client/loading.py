@@ -16,10 +16,9 @@ from headway.core.suggest import did_you_mean
 
 
 def load_app(path: str, folder: str | None = None) -> Headway:
-    """Import an app. Without an attribute, ``app`` or the only app in the module is taken.
+    """Import and return an app. Without an attribute, take ``app`` or the only app in the module.
 
-    Raises ``ConfigError`` that says what was looked for and what was found; an error inside the module
-    comes through as it is.
+    Raises ``ConfigError`` if there is no such app. An error inside the module is raised unchanged.
     """
     folder = folder or os.getcwd()
     if folder not in sys.path:
@@ -42,13 +41,13 @@ def load_app(path: str, folder: str | None = None) -> Headway:
 
 
 def policy_file(app: Headway) -> tuple[Policy, str] | None:
-    """Return the policy file that an app was started with, and its path."""
+    """Return the policy from the app's policy file and the path of that file, or None."""
     path = app.settings.policy
     return None if app.file_policy is None or path is None else (app.file_policy, path)
 
 
 def path_of(app: Headway) -> str | None:
-    """Find the path by which another process can load an app that lives in this one."""
+    """Return the path by which another process can load an app of this process, or None."""
     for module_name, module in list(sys.modules.items()):
         for attribute, value in list(getattr(module, "__dict__", {}).items()):
             if value is not app:
@@ -76,7 +75,7 @@ def _load_module(name: str, path: str) -> ModuleType:
     if not file.is_file():
         raise ConfigError(f"no file {file} for the app {path!r}", app=path)
     sys.path.insert(0, str(file.parent))
-    # Not "__main__", so that what a script guards with it is not run again.
+    # Not "__main__", so that code under a script's ``__main__`` guard does not run.
     spec = importlib.util.spec_from_file_location("__headway_main__", file)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{file} cannot be imported", app=path)

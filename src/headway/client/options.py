@@ -1,4 +1,4 @@
-"""What a task or a call may ask for."""
+"""The options of tasks and calls."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Seconds = float | int | timedelta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """How failed attempts are repeated.
+    """The rule for retries of failed attempts.
 
     ``backoff``: exponential (base, 2 base, 4 base …), linear (base, 2 base, 3 base …) or fixed, up to ``cap`` seconds.
-    ``jitter``: the part of each wait that is random, 0 to 1.
-    ``on``: only these exceptions are retried (all, if empty); ``give_up_on``: these never are.
+    ``jitter``: the random part of each wait, from 0 to 1.
+    ``on``: retry only these exceptions; an empty tuple means all. ``give_up_on``: never retry these exceptions.
     """
 
     backoff: str = "exponential"
@@ -47,21 +47,21 @@ class Retry:
 
     @classmethod
     def of(cls, rule: RetryRule) -> Retry:
-        """Make one again from the part that a store keeps."""
+        """Build a ``Retry`` from the rule that a store keeps."""
         return cls(backoff=rule.backoff, base=rule.base_ms / 1_000, cap=rule.cap_ms / 1_000, jitter=rule.jitter)
 
     def rule(self) -> RetryRule:
-        """Return the part that a store keeps."""
+        """Return the rule that a store keeps, which has no exception classes."""
         base_ms, cap_ms = (min(milliseconds(length, "Retry"), DELAY_MS_MAX) for length in (self.base, self.cap))
         return RetryRule(self.backoff, base_ms, cap_ms, self.jitter)
 
     def retriable(self, error: BaseException) -> bool:
-        """Return whether an attempt that raised this may be repeated."""
+        """Return whether an attempt that raised this error may be retried."""
         return not isinstance(error, self.give_up_on) and (not self.on or isinstance(error, self.on))
 
 
 def _exceptions(what: str, kinds: Any) -> tuple[type[BaseException], ...]:
-    """Read one class of exceptions or several. A worker must not find out that they are none."""
+    """Return one or several exception classes as a tuple. Raises ``ConfigError`` for other values."""
     found = (kinds,) if isinstance(kinds, type) else tuple(kinds)
     for kind in found:
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
@@ -71,19 +71,20 @@ def _exceptions(what: str, kinds: Any) -> tuple[type[BaseException], ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unique:
-    """At most one live job for each value of these parameters (all of them, if none is named)."""
+    """Allow at most one live job for each combination of these parameters. ``None`` means all parameters."""
 
     by: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """A cap on how many jobs of a task run at once, or on how often they start; it is never exceeded.
+    """A hard limit on how many jobs of a task run at once, or on how often they start.
 
-    ``rate``: "100/min", "5/s" …: evenly apart, so never more in any such stretch; with ``burst`` this many may start
-    at once, and a stretch may hold that many more, less one.
-    ``by``: a parameter, or ``"tenant"``: the limit holds for each of its values by itself.
-    ``scope``: by a parameter, values of different tenants are counted apart (``"tenant"``) or together (``"global"``).
+    ``rate``: for example "100/min" or "5/s". Starts are evenly spaced, so no period has more than that.
+    ``burst``: how many jobs may start at once. A period may then have ``burst - 1`` more starts than ``rate``.
+    ``by``: a parameter, or ``"tenant"``. Each of its values has a limit of its own.
+    ``scope``: with a parameter in ``by``, count equal values of different tenants apart (``"tenant"``) or together
+    (``"global"``).
     """
 
     concurrency: int | None = None
@@ -109,20 +110,20 @@ class Limit:
 
     @classmethod
     def of(cls, rule: LimitRule) -> Limit:
-        """Make one again from the part that a store keeps."""
+        """Build a ``Limit`` from the rule that a store keeps."""
         rate = None if rule.count is None else write_rate(rule.count, rule.period_ms)
         burst = None if rule.count is None else rule.burst
         return cls(concurrency=rule.concurrency, rate=rate, by=rule.by, burst=burst, scope=rule.scope)
 
     def name(self, task: str) -> str:
-        """Name this limit: policies may override it by that name."""
+        """Return the name of this limit. Policies may override the limit by this name."""
         kinds = ["concurrency"] if self.concurrency is not None else []
         kinds += [f"rate/{write_length(self.rule(task).period_ms)}"] if self.rate is not None else []
         of = [*([self.by] if self.by else []), *(["global"] if self.scope == "global" else [])]
         return ":".join([counter_name(task), "+".join(kinds), *of])
 
     def rule(self, task: str) -> LimitRule:
-        """Return the part that a store checks."""
+        """Return the rule that a store checks."""
         count, period_ms = None, 0
         if self.rate is not None:
             try:
@@ -138,17 +139,17 @@ def _whole(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """A parameter that the worker fills in; made by ``Depends``."""
+    """A parameter that the worker fills in. ``Depends`` builds it."""
 
     provider: Any
     cache: bool = True
 
 
 def Depends(provider: Any, *, cache: bool = True) -> Any:
-    """Let the worker fill in a parameter by calling a function.
+    """Declare a parameter that the worker fills in by calling a function.
 
-    The function may be plain, ``async``, or a generator that cleans up behind its ``yield``; it may have
-    dependencies of its own and take the job's ``Context``. Each is called once a job unless ``cache`` is false.
+    The function may be plain, ``async``, or a generator that cleans up after its ``yield``. It may have dependencies
+    and take the job's ``Context``. The worker calls it once per job, or once per use if ``cache`` is false.
     """
     if not callable(provider):
         raise ConfigError(f"Depends needs a function, not {provider!r}")
@@ -157,7 +158,7 @@ def Depends(provider: Any, *, cache: bool = True) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
-    """The options of a task, as the decorator gives them."""
+    """The options of a task, as passed to the decorator."""
 
     priority: str | None = None
     duration: str | None = None
@@ -176,7 +177,7 @@ class TaskOptions:
 
 
 class TaskKeywords(TypedDict, total=False):
-    """The arguments of ``@app.task`` beside ``context``: the fields of ``TaskOptions``, and the task's name."""
+    """The arguments of ``@app.task`` except ``context``: the fields of ``TaskOptions``, and the task's name."""
 
     name: str | None
     priority: str | None
@@ -195,7 +196,7 @@ class TaskKeywords(TypedDict, total=False):
 
 
 class CallKeywords(TypedDict, total=False):
-    """The arguments of ``task.using``. None is the same as leaving an option away."""
+    """The arguments of ``task.using``. None is the same as leaving out the option."""
 
     priority: str | None
     delay: Seconds | None
@@ -210,15 +211,15 @@ class CallKeywords(TypedDict, total=False):
     trace_id: str | None
     duration: str | None
     on_stop: str | None
-    connection: object | None  # The caller's own, in whose transaction the job is submitted.
+    connection: object | None  # The caller's connection. The job is submitted in its transaction.
 
 
 class CallOptions(CallKeywords, total=False):
-    """What is asked for one call: by ``using``, or by the server that has admitted a session."""
+    """The options of one call, set by ``using`` or by the server that admitted a session."""
 
-    session: str  # The address of the server that has admitted a session, and will end it.
+    session: str  # The address of the server that admitted the session and will end it.
 
 
 def milliseconds(value: object, what: str) -> int:
-    """Read a length of time as whole milliseconds."""
+    """Return a length of time in whole milliseconds."""
     return round(seconds(value, what) * 1_000)

@@ -1,4 +1,4 @@
-"""The verbs for code that has no event loop: one loop in a background thread, started when first needed."""
+"""Runs async methods for code without an event loop, on one loop in a background thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PACKAGE = Path(__file__).parent.parent
 
 
 class Portal:
-    """Runs coroutines on a loop of its own and waits for them. Starts again after a fork."""
+    """Runs coroutines on its own loop and waits for them. Starts the loop on first use, and again after a fork."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,7 +27,7 @@ class Portal:
         self._warned = False
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end; interrupting the caller cancels it."""
+        """Run a coroutine and return its result. An interrupt of the caller cancels the coroutine."""
         self.warn_on_loop()
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop())
         try:
@@ -37,7 +37,7 @@ class Portal:
             raise
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """Walk an async iterator from plain code."""
+        """Yield the items of an async iterator."""
 
         async def step() -> tuple[bool, T | None]:
             try:
@@ -60,7 +60,7 @@ class Portal:
 
     @property
     def started(self) -> asyncio.AbstractEventLoop | None:
-        """The loop, if it was started in this process or in its parent."""
+        """The loop, if this process or its parent has started it."""
         return self._loop
 
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -82,7 +82,7 @@ class Portal:
             self._loop = self._thread = None
 
     def warn_on_loop(self) -> None:
-        """Warn, once, if a loop runs here that a blocking call will stop."""
+        """Warn once if the caller's thread runs an event loop, which a blocking call would stop."""
         if self._warned:
             return
         if asyncio._get_running_loop() is None:  # Half the time of ``get_running_loop``, which raises here.
@@ -97,7 +97,7 @@ class Portal:
 
 
 def _depth_of_caller() -> int:
-    """Return how far up the first frame is that is not ours, as ``warnings.warn`` counts."""
+    """Return the ``stacklevel`` of the first frame outside Headway."""
     depth, frame = 1, sys._getframe(1)
     while frame.f_back is not None and Path(frame.f_code.co_filename).is_relative_to(_PACKAGE):
         depth, frame = depth + 1, frame.f_back
@@ -105,7 +105,7 @@ def _depth_of_caller() -> int:
 
 
 async def _end_tasks() -> None:
-    """Cancel what still runs on this loop, and let it end before the loop does."""
+    """Cancel all other tasks of this loop and wait for them to end."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()

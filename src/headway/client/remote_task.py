@@ -1,4 +1,4 @@
-"""Tasks that live elsewhere: known from the store's catalogue, or by nothing but their name."""
+"""Tasks of other apps, known from the store's catalogue or only by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KINDS: dict[str, Any] = {"string": str, "integer": int, "number": float, "boole
 
 
 def task_from_catalogue(app: Headway, entry: TaskEntry) -> Task[Any, Any, Any]:
-    """Return a task as the catalogue describes it, so that a call to it is checked and built as anywhere else."""
+    """Return a task built from its catalogue entry. Its calls are checked and built like those of a local task."""
     properties, required = entry.parameters.get("properties", {}), entry.parameters.get("required", ())
 
     async def elsewhere(**_: Any) -> None:
@@ -54,7 +54,7 @@ def task_from_catalogue(app: Headway, entry: TaskEntry) -> Task[Any, Any, Any]:
 
 
 def untyped_task(app: Headway, name: str) -> Task[Any, Any, Any]:
-    """Return a task of which nothing but the name is known: it takes what it is given."""
+    """Return a task of which only the name is known. It accepts any arguments."""
 
     def elsewhere() -> None:
         raise AssertionError("a task known by its name alone runs in a worker")
@@ -63,7 +63,7 @@ def untyped_task(app: Headway, name: str) -> Task[Any, Any, Any]:
 
 
 class _UntypedSignature(Signature):
-    """Fits whatever JSON values come by name; the worker that knows the task will check them."""
+    """Accepts any JSON values by name. The worker that has the task checks them."""
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if args:
@@ -83,7 +83,7 @@ class _UntypedSignature(Signature):
 
 
 def _kind(schema: dict[str, Any]) -> Any:
-    """Return the type of a parameter whose schema is a plain one; others are checked by the worker."""
+    """Return the type of a parameter with a plain schema, else Any. The worker checks the other parameters."""
     match {key: value for key, value in schema.items() if key not in ("default", "title", "description")}:
         case {"type": str(kind), **others} if not others:
             return _KINDS.get(kind, Any)

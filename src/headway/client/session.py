@@ -1,4 +1,4 @@
-"""A session as its task sees it: the client's messages, the task's own, and the size of the client's window."""
+"""The task's side of a session: messages in both directions and the size of the client's window."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from collections.abc import Awaitable, Callable, Iterator
 from headway.core.errors import SessionClosed
 from headway.protocol.sessions import INPUT_MAX, LETTERS, OUTPUT_MAX, PIECE, Credit, Resize, Text, write
 
-SIZE = (24, 80)  # Rows and columns, until the client says otherwise.
-RETURNED = INPUT_MAX // 4  # Bytes of credit that are returned at once, so that not every message causes one.
+SIZE = (24, 80)  # Rows and columns until the client reports its own, as terminals assume.
+RETURNED = INPUT_MAX // 4  # Bytes; credit is returned in steps of this size, not for every message.
 
 Transmit = Callable[[str | bytes], Awaitable[None]]
 
 
 class TaskSession:
-    """The task's end of a session. ``transmit`` sends a message to the client, and raises ``OSError`` if it is gone.
+    """The task's side of a session. Belongs to one event loop.
 
-    It belongs to one loop. Both directions are bounded: ``send`` waits while the client is behind, and the client's
-    messages wait while the task does not receive.
+    ``transmit`` sends a message to the client and raises ``OSError`` if the client is gone. Both directions are
+    bounded: ``send`` waits while the client reads too slowly, and the client waits while the task does not receive.
     """
 
     def __init__(self, transmit: Transmit) -> None:
         self._transmit = transmit
         self._inbox: deque[str | bytes] = deque()
         self._arrived = asyncio.Event()
-        self._read = 0  # Bytes that were received since credit was last given back.
+        self._read = 0  # Bytes received since credit was last returned.
         self._credit = OUTPUT_MAX
         self._may_send = asyncio.Event()
         self._may_send.set()
@@ -44,14 +44,14 @@ class TaskSession:
         return self._size
 
     async def resized(self) -> tuple[int, int]:
-        """Wait for a resize since the last call. Return the size."""
+        """Wait for a resize since the last call and return the size."""
         await self._resized.wait()
         self._raise_if_gone()
         self._resized.clear()
         return self._size
 
     async def receive(self) -> str | bytes:
-        """Return the next message. Raises ``SessionClosed`` once there are none and the client is gone for good."""
+        """Return the next message. Raises ``SessionClosed`` once all are read and the client has left for good."""
         while not self._inbox:
             self._raise_if_gone()
             self._arrived.clear()
@@ -65,7 +65,7 @@ class TaskSession:
         return message
 
     async def send(self, data: str | bytes | bytearray | memoryview) -> None:
-        """Send data, in pieces if it is long. Waits while the client is behind. Raises ``SessionClosed``."""
+        """Send data, in pieces if it is long. Waits while the client reads too slowly. Raises ``SessionClosed``."""
         if not isinstance(data, (str, bytes, bytearray, memoryview)):
             raise TypeError(f"a session carries str and bytes, not {type(data).__name__}")
         async with self._sending:  # The pieces of one call stay together.
@@ -83,7 +83,7 @@ class TaskSession:
     # ------------------------------------------------------------------ for the transport
 
     def deliver(self, message: str | bytes | Resize | Credit) -> None:
-        """Take a message from the client."""
+        """Process a message from the client."""
         match message:
             case Credit(more):
                 self._spend(-more)
@@ -95,7 +95,7 @@ class TaskSession:
                 self._arrived.set()
 
     def hang_up(self) -> None:
-        """Record that the client is gone for good."""
+        """Record that the client has left for good, and wake all waiting calls."""
         if not self.gone:
             self.gone = True
             for event in (self._arrived, self._may_send, self._resized):
@@ -104,7 +104,7 @@ class TaskSession:
                 call()
 
     def when_gone(self, call: Callable[[], None]) -> None:
-        """Call a function once the client is gone."""
+        """Register a function to call once the client has left."""
         self._when_gone.append(call)
         if self.gone:
             call()

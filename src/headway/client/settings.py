@@ -1,4 +1,4 @@
-"""Settings: a flag or constructor argument, then the environment, then ``headway.toml``, then the default."""
+"""Settings. Precedence: a flag or constructor argument, the environment, ``headway.toml``, the default."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from headway.stores.base import TIMEOUT
 from headway.stores.open import mask
 
 FILE = "headway.toml"
-UNLIMITED = "none"  # What token_rate says for no bound.
+UNLIMITED = "none"  # The token_rate that sets no bound.
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-# Names that the environment may use beside HEADWAY_*.
+# Environment variables accepted in addition to HEADWAY_*.
 ALIASES = {"MAX_CONCURRENT_TASKS": "slots", "HIGH_PRIORITY_RESERVED": "reserved"}
 # Read by the command line or by integrations, not by an app.
 ELSEWHERE = frozenset({"HEADWAY_APP", "HEADWAY_FAILPOINT", "HEADWAY_LOG_LEVEL"})
@@ -31,7 +31,7 @@ ELSEWHERE = frozenset({"HEADWAY_APP", "HEADWAY_FAILPOINT", "HEADWAY_LOG_LEVEL"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that can be set, checked. Lengths of time are seconds."""
+    """All settings, checked. Lengths of time are in seconds."""
 
     store: str = "sqlite:///headway.db"
     namespace: str = "default"
@@ -41,7 +41,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8000
     slots: int = 5
-    reserved: int = -1  # -1: one, or none with a single slot
+    reserved: int = -1  # -1 means 1, or 0 with a single slot.
     capabilities: tuple[str, ...] = ()
     heartbeat: float = 30.0
     dead_after: float = 90.0
@@ -106,7 +106,7 @@ class Settings:
             read_probe_address(self.worker_http)
 
     def __repr__(self) -> str:
-        """Return all of them but passwords and tokens: what is printed ends up in logs."""
+        """Return all settings with passwords and tokens masked, because printed settings end up in logs."""
         shown = {name: getattr(self, name) for name in _NAMES}
         shown |= {name: mask(shown[name]) for name in _ADDRESSES if shown[name] is not None}
         shown["token"] = None if self.token is None else "***"
@@ -123,11 +123,11 @@ def load_settings(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> Settings:
-    """Gather the settings from all their places.
+    """Return the settings from all sources.
 
-    Raises ``UnknownOption`` for an unknown name in ``given`` or in the file, suggesting the nearest, and
-    ``ConfigError`` for a value that cannot be used, naming where it came from.
-    An unknown HEADWAY_* variable only warns: the environment is not ours alone.
+    Raises ``UnknownOption`` for an unknown name in ``given`` or in the file, and suggests the nearest name.
+    Raises ``ConfigError`` for an invalid value, and names its source.
+    An unknown HEADWAY_* variable only causes a warning, because other programs share the environment.
     """
     return Settings(**{name: value for name, (value, _) in gather(given, environment, folder).items()})
 
@@ -137,9 +137,9 @@ def gather(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> dict[str, tuple[Any, str]]:
-    """Return each setting that is set anywhere with its value and where it came from."""
+    """Return the value and the source of each setting that any source sets."""
     environment = os.environ if environment is None else environment
-    # Empty is not set: so Compose and systemd write a variable that has no value.
+    # Compose and systemd write a variable without a value as an empty one.
     environment = {variable: text for variable, text in environment.items() if text.strip()}
     found: dict[str, tuple[Any, str]] = {}
     file = (folder or Path.cwd()) / FILE
@@ -150,7 +150,7 @@ def gather(
         name = ALIASES.get(variable) or variable.removeprefix("HEADWAY_").lower()
         if variable in ALIASES or (variable.startswith("HEADWAY_") and name in _NAMES):
             if name == "port" and text.startswith("tcp://"):
-                continue  # Kubernetes sets HEADWAY_PORT so for a service called headway.
+                continue  # Kubernetes sets HEADWAY_PORT this way for a service called headway.
             if variable in ALIASES and f"HEADWAY_{name.upper()}" in environment:
                 continue
             found[name] = (_convert(name, text, variable), variable)
@@ -163,11 +163,11 @@ def gather(
     return found
 
 
-_warned: set[str] = set()  # Variables that this process has warned of. Settings are read more than once.
+_warned: set[str] = set()  # Variables that this process has warned about. It reads settings more than once.
 
 
 def _warn_once(variable: str, message: str) -> None:
-    """Warn of a variable the first time it is seen, on behalf of the first caller outside Headway."""
+    """Warn about a variable once per process, at the line of the first caller outside Headway."""
     if variable in _warned:
         return
     _warned.add(variable)
@@ -178,7 +178,7 @@ def _warn_once(variable: str, message: str) -> None:
 
 
 def check_token_rate(rate: str, what: str = "token_rate") -> None:
-    """Refuse a rate of submits that cannot be read. Raises ``ConfigError``."""
+    """Raise ``ConfigError`` for an invalid rate of submits."""
     if rate != UNLIMITED:
         try:
             parse_rate(rate)
@@ -187,7 +187,7 @@ def check_token_rate(rate: str, what: str = "token_rate") -> None:
 
 
 def read_probe_address(address: str) -> tuple[str, int]:
-    """Read where a worker shows its own metrics and probes. Raises ``ConfigError`` if others could reach it there."""
+    """Return host and port of a worker's metrics and probes. Raises ``ConfigError`` for an address beyond loopback."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]") or "127.0.0.1"
     if not port.isdecimal() or int(port) > 65_535:
@@ -224,7 +224,7 @@ def _from_kubernetes(variable: str) -> bool:
 
 
 def seconds(value: object, what: str) -> float:
-    """Read a length of time: a number of seconds, or a ``timedelta``."""
+    """Return the seconds of a number or a ``timedelta``. Raises ``ConfigError`` for other values."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value or abs(value) == float("inf"):

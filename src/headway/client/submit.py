@@ -1,4 +1,4 @@
-"""The way of calls to the store: every variant of a submit takes the same five steps."""
+"""Submits calls to the store. Every kind of submit takes the same five steps."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Submitter:
     4. Store: all jobs of a round trip or none.
     5. Log what is queued.
 
-    ``submit`` takes them on an event loop, ``submit_blocking`` in a thread, ``submit_by`` in a thread with a fourth
-    step of the caller's, and ``submit_many`` and ``submit_many_blocking`` for each thousand calls. With a
-    ``connection`` the store takes part in the transaction that this connection of the caller's is in.
+    ``submit`` runs the steps on an event loop and ``submit_blocking`` in a thread. ``submit_by`` runs in a thread and
+    lets the caller do step 4. ``submit_many`` and ``submit_many_blocking`` run the steps for each thousand calls. With
+    a ``connection`` the store joins the current transaction of this connection, which the caller owns.
 
-    ``after_commit`` runs a function once what was written last is committed. By default it is committed already.
+    ``after_commit`` runs a function once the last write is committed. By default each write commits at once.
     """
 
     def __init__(self, app: Headway, after_commit: AfterCommit = lambda action: action()) -> None:
@@ -60,7 +60,7 @@ class Submitter:
         return self.submit_by(calls, lambda jobs: self._store_blocking(jobs, connection))
 
     def submit_by(self, calls: Sequence[Call[Any]], store_jobs: StoreJobs) -> list[SubmitReply]:
-        """Submit calls in this thread, by a function that stores their jobs. Blocks."""
+        """Submit calls in this thread. ``store_jobs`` stores their jobs. Blocks."""
         jobs = [call.job() for call in calls] if self._is_ready(calls) else self._app.portal.run(self._prepare(calls))
         with traces.SubmitSpan(jobs) as sent:
             replies = store_jobs(sent)
@@ -68,14 +68,14 @@ class Submitter:
         return replies
 
     async def submit_many(self, calls: Iterable[Call[Any]], connection: object | None = None) -> list[Job[Any]]:
-        """Submit any number of calls in batches, and read each batch only when it is its turn."""
+        """Submit any number of calls in batches. Reads the calls of a batch only when its turn comes."""
         jobs: list[Job[Any]] = []
         remaining = iter(calls)
         remote = (await self._app.client.store()).abilities.remote
         before: Sequence[Call[Any]] = ()
         sent: asyncio.Task[list[SubmitReply]] | None = None
-        # While a server stores one batch, the next is made. A store in this process would fight with us for the
-        # interpreter, at two thirds of the speed, so there one follows the other.
+        # Prepare the next batch while a server stores this one. A store in this process would compete for the
+        # interpreter and reach only two thirds of the speed, so its batches run one after the other.
         try:
             while batch := list(islice(remaining, BATCH)):
                 within = _one_connection(batch, connection)
@@ -90,7 +90,7 @@ class Submitter:
             return jobs
         except Exception:
             if sent is not None:
-                await asyncio.wait([sent])  # A call that cannot be made does not undo the batch before it.
+                await asyncio.wait([sent])  # A bad call does not undo the batch before it.
             raise
 
     def submit_many_blocking(self, calls: Iterable[Call[Any]], connection: object | None = None) -> list[Job[Any]]:
@@ -116,16 +116,14 @@ class Submitter:
                 await declare_limits(await app.client.store(), task.name, task.limits)
                 self._after_commit(partial(self.declared.add, task.name))
         if any(task.terms.problem for task in tasks):
-            await app.in_force.refresh(
-                await app.client.store(), every=0
-            )  # The policy may have been put right just now.
+            await app.in_force.refresh(await app.client.store(), every=0)  # The operator may have fixed the policy.
         jobs = [call.job() for call in calls]
         if self._bounds_depth:
             await self._depth.admit(await app.client.store(), jobs, app.policy)
         return jobs
 
     def _is_ready(self, calls: Sequence[Call[Any]]) -> bool:
-        """Return whether steps 1 and 2 have nothing to ask of the store."""
+        """Return whether steps 1 and 2 need no access to the store."""
         if self._bounds_depth or not self._app.in_force.was_read_within(FOLLOW_EVERY):
             return False
         for call in calls:
@@ -157,7 +155,7 @@ class Submitter:
                 return replies
 
     def _store_blocking(self, jobs: Sequence[NewJob], connection: object | None) -> list[SubmitReply]:
-        """Store jobs from this thread if the store can do that, else by the portal's event loop."""
+        """Store jobs from this thread if the store can do that, else on the portal's event loop."""
         client, portal = self._app.client, self._app.portal
         store = client.opened(portal.started)
         if connection is None:
@@ -174,7 +172,7 @@ class Submitter:
 
 
 def _one_connection(calls: Sequence[Call[Any]], connection: object | None) -> object | None:
-    """Return the caller's connection that a batch is submitted on. Raises ``ConfigError`` if there are several."""
+    """Return the caller's connection for a batch, or None. Raises ``ConfigError`` if its calls name different ones."""
     for call in calls:
         if not isinstance(call, Call):
             raise BadArguments(
@@ -189,7 +187,7 @@ def _one_connection(calls: Sequence[Call[Any]], connection: object | None) -> ob
 
 
 def _log_queued(jobs: Sequence[NewJob], replies: Sequence[SubmitReply]) -> None:
-    """Log new jobs, one line for those of one submit."""
+    """Log the new jobs of one submit in one line."""
     if not log.isEnabledFor(logging.INFO):
         return
     new = [job for job, reply in zip(jobs, replies, strict=True) if not reply.deduplicated]

@@ -46,12 +46,12 @@ C = TypeVar("C")
 
 EXECUTOR_OPTIONS = ("auto", *EXECUTORS)
 ON_STOP = ("fail", "retry_longer", "partial")
-RUNGS = ("fast", "medium", "slow")  # The durations of a policy without a ladder: they bind no job there.
-KEY_MAX = 100  # Letters of a value that a limit is counted by; a longer one is known by its digest.
+RUNGS = ("fast", "medium", "slow")  # The durations of a policy without a ladder, where they have no effect.
+KEY_MAX = 100  # Characters of a value in a limit's key. A longer value is replaced by its digest.
 YEAR_9999_MS = 253_402_300_799_000
 RETRIES_MAX = 1_000_000
 
-_as_job = partial(tuple.__new__, NewJob)  # Half the cost of ``_make``, which counts.
+_as_job = partial(tuple.__new__, NewJob)  # Half the cost of ``_make``, on the submit path.
 
 
 class Call(NamedTuple, Generic[R]):
@@ -59,11 +59,11 @@ class Call(NamedTuple, Generic[R]):
 
     task: Task[Any, R, Any]
     new: NewJob
-    values: dict[str, Any] | None  # The arguments by name; None: as the payload says.
+    values: dict[str, Any] | None  # The arguments by name, or None: decode them from the payload.
     terms: _JobTemplate
 
     def job(self) -> NewJob:
-        """Return the job under the policy in force, should that be another one by now."""
+        """Return the job, built anew if the policy in force has changed since the call was made."""
         terms = self.task.terms
         if terms.problem is not None:
             raise ConfigError(terms.problem)
@@ -73,13 +73,13 @@ class Call(NamedTuple, Generic[R]):
         return terms.new_job(values)._replace(job_id=self.new.job_id)
 
     def handle(self, reply: SubmitReply) -> Job[R]:
-        """Return a handle on the job that the store named for this call."""
+        """Return a handle on the job that the store returned for this call."""
         job_id, deduplicated = reply
         task = self.task
         return Job(task.app, job_id, kind=task.result_kind, deduplicated=deduplicated, persist=self.new.persist)
 
 
-# What users of other queues look for, and what to write instead.
+# Methods of other queues, and what to write instead.
 _ELSEWHERE = {
     "delay": "write {task}.enqueue(…)",
     "delay_on_commit": "write {task}.using(connection=…).enqueue(…) to submit in your transaction",
@@ -99,9 +99,9 @@ _as_call = partial(tuple.__new__, Call)
 
 
 class Task(Generic[P, R, C]):
-    """A function with a name and options; ``enqueue`` makes a job of a call to it.
+    """A named function with options. ``enqueue`` submits a call of the function as a job.
 
-    Calling the task runs the function here and now, with dependencies resolved; ``fn`` is the bare function.
+    Calling the task runs the function in the caller, with dependencies resolved. ``fn`` is the bare function.
     """
 
     def __init__(
@@ -129,35 +129,35 @@ class Task(Generic[P, R, C]):
         self.__wrapped__ = function
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Submit a job; blocks until the store has it."""
+        """Submit a job and return its handle. Blocks until the store has the job."""
         call = self.call(*args, **kwargs)
         return call.handle(self.app.submitter.submit_blocking((call,), self._asked.get("connection"))[0])
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Submit a job; done when the store has it."""
+        """Submit a job and return its handle once the store has the job."""
         call = self.call(*args, **kwargs)
         return call.handle((await self.app.submitter.submit((call,), self._asked.get("connection")))[0])
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Raise an error that names Headway's word for a verb of another queue."""
+            """Raise ``AttributeError``. For a method of another queue, name Headway's equivalent."""
             hint = _ELSEWHERE.get(name)
             shown = f"; {hint.format(task=self.__dict__.get('__name__', 'task'))}" if hint else ""
             raise AttributeError(f"a task has no attribute {name!r}{shown}", name=name, obj=self)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
-        """Describe a job for ``enqueue_many``. Arguments are checked here."""
+        """Return a call for ``enqueue_many``. Checks the arguments."""
         terms = self._terms
         if not kwargs and terms.rest is not None and terms.policy is self.app.in_force.policy and current.get() is None:
-            # As below, for most calls, in half the time.
+            # The same as below in half the time, for most calls.
             payload = self.signature.encode_usual(args, largest=terms.largest)
             if payload is not None:
                 return _as_call((self, terms.plain_job(payload), None, terms))
         return self._call(self.signature.bind(args, kwargs))
 
     def call_named(self, values: dict[str, Any]) -> Call[R]:
-        """Describe a job by named arguments, as they arrive from a command line or over HTTP."""
+        """Return a call with named arguments, which come from the command line or over HTTP."""
         return self._call(self.signature.check_named(values))
 
     def _call(self, values: dict[str, Any]) -> Call[R]:
@@ -170,9 +170,9 @@ class Task(Generic[P, R, C]):
         return Call(self, terms.new_job(values), values, terms)
 
     def using(self, **options: Unpack[CallKeywords]) -> Task[P, R, C]:
-        """Return the same task with options for the calls made through it, over those of an earlier ``using``.
+        """Return the same task with options for its calls. They override those of an earlier ``using``.
 
-        ``connection``: submit inside the transaction that this connection is in, to the store's own database.
+        ``connection``: submit inside the current transaction of this connection to the store's database.
         """
         known = CallKeywords.__annotations__
         for name in options:
@@ -186,7 +186,7 @@ class Task(Generic[P, R, C]):
     def session(
         self, values: dict[str, Any], *, server: str, expires: Seconds, tenant: str | None, trace_id: str | None
     ) -> Call[R]:
-        """Describe the job of a session by named arguments. The caller has admitted it, and is at ``server``."""
+        """Return the call of a session that the server at the address ``server`` has admitted."""
         asked = CallOptions(session=server, expires=expires, tenant=tenant, trace_id=trace_id)
         return self._asking(asked).call_named(values)
 
@@ -199,37 +199,37 @@ class Task(Generic[P, R, C]):
 
     @property
     def is_interactive(self) -> bool:
-        """Whether its jobs are sessions."""
+        """Whether the jobs of this task are sessions."""
         return self.template.rung == INTERACTIVE
 
     @property
     def connection(self) -> Any:
-        """The caller's connection that ``using`` named."""
+        """The caller's connection that was passed to ``using``."""
         return self._asked.get("connection")
 
     @property
     def terms(self) -> _JobTemplate:
-        """What can be known of a job before its arguments, under the policy in force."""
+        """The parts of a job that do not depend on its arguments, under the policy in force."""
         if self._terms.policy is not self.app.policy:
             self._terms = _JobTemplate.of(self, self._asked)
         return self._terms
 
     @property
     def problem(self) -> str | None:
-        """Why its jobs would be refused under the policy in force: a lane or duration that the policy lacks."""
+        """An error text if the policy in force lacks the lane or duration of this task, else None."""
         return self.terms.problem
 
     @property
     def template(self) -> NewJob:
-        """What all jobs of this task have in common."""
+        """The values that all jobs of this task share."""
         return self.terms.template
 
     def show_arguments(self, payload: bytes) -> Any:
-        """Return a job's arguments as a log or a trace may show them."""
+        """Return a job's arguments with secrets redacted, for logs and traces."""
         return redact(read_payload(payload), (*self.app.settings.redact, *self.options.redact))
 
     def job(self, job_id: str) -> Job[R]:
-        """Return a handle on a job of this task; asks nothing of the store."""
+        """Return a handle on a job of this task without reading the store."""
         return Job(self.app, job_id, kind=self.result_kind)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
@@ -251,13 +251,13 @@ class Task(Generic[P, R, C]):
 
 
 def no_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Stand in where no dependency can need a loop."""
+    """Raise ``AssertionError``. Used where no dependency can need a loop."""
     coroutine.close()
     raise AssertionError("no dependency, yet one needs a loop")
 
 
 class TaskDecorator(Protocol):
-    """What ``@app.task(...)`` gives."""
+    """The decorator that ``app.task(...)`` returns."""
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R, Coroutine[Any, Any, R]]: ...
@@ -266,7 +266,7 @@ class TaskDecorator(Protocol):
 
 
 class ContextTaskDecorator(Protocol):
-    """What ``@app.task(context=True, ...)`` gives: the function's first parameter is the context."""
+    """The decorator that ``app.task(context=True, ...)`` returns. The function's first parameter is the context."""
 
     @overload
     def __call__(
@@ -278,26 +278,26 @@ class ContextTaskDecorator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _JobTemplate:
-    """All that can be known of a task's jobs before their arguments: computed once, not for each job.
+    """The parts of a task's jobs that do not depend on their arguments, computed once and not for each job.
 
-    ``problem``: what the policy lacks for them. As long as the store may have another one, that is no error yet.
+    ``problem``: what the policy lacks for these jobs. It is no error yet while the store may have another policy.
     """
 
     policy: Policy
     problem: str | None
-    bound: tuple[tuple[str, str, bool], ...]  # The limits by a parameter: name, parameter, whether tenants share it.
+    bound: tuple[tuple[str, str, bool], ...]  # Limits by a parameter: name, parameter, shared by tenants.
     signature: Signature
     template: NewJob
     fair_by: str | None
     unique: Unique | None
     largest: int
-    server: str | None  # Of a session: where its worker finds the client.
-    rest: tuple[Any, ...] | None  # All but id, task and payload, if that depends on nothing else.
+    server: str | None  # The server of a session, which connects worker and client.
+    rest: tuple[Any, ...] | None  # All fields after the payload, if they are the same for every call.
 
     @classmethod
     def of(cls, task: Task[Any, Any, Any], call: CallOptions) -> _JobTemplate:
         options, policy, settled = task.options, task.app.policy, task.app.in_force.fixed
-        rule = task_rule(policy, task.name)  # Over the decorator, under the call.
+        rule = task_rule(policy, task.name)  # Overrides the decorator; the call overrides both.
         lane_name = call.get("priority") or rule.priority or options.priority or policy.default_lane
         rung = _first(call.get("duration"), rule.duration, options.duration)
         problem = _no_lane(task.name, lane_name, policy) or _no_rung(task.name, rung, policy)
@@ -306,7 +306,7 @@ class _JobTemplate:
         lane = policy.lanes.get(lane_name) or policy.lanes[policy.default_lane]
         max_retries = _first(call.get("max_retries"), rule.max_retries, options.max_retries, lane.max_retries)
         if rung == INTERACTIVE:
-            max_retries = 0  # The client would be gone for a second attempt.
+            max_retries = 0  # The client has left before a second attempt.
         timeout_ms = _first(
             _length_ms(task.name, "timeout", call.get("timeout")),
             rule.timeout_ms,
@@ -393,7 +393,7 @@ class _JobTemplate:
         )
 
     def plain_job(self, payload: bytes) -> NewJob:
-        """As ``new_job`` does, in a third of the time, for a job of which only these depend on the call."""
+        """Return what ``new_job`` returns, in a third of the time, if only id and payload depend on the call."""
         return _as_job((new_job_id(), self.template.task, payload, *(self.rest or ())))
 
     def _bound_key(self, name: str, by: str, shared: bool, values: dict[str, Any], tenant: str | None) -> str:
@@ -407,33 +407,33 @@ class _JobTemplate:
         return parameter_key(name, check_text(text, f"task {self.template.task}: {by}"), whose)
 
     def _digest(self, values: dict[str, Any]) -> bytes:
-        """Stand for task and arguments in 128 bits, whatever the order of any keys."""
+        """Return a 128-bit digest of task and arguments. The order of keys makes no difference."""
         text = self.template.task.encode() + b"\0" + self.signature.canonical(values)
         return hashlib.blake2b(text, digest_size=16).digest()
 
     def _unique_key(self, unique: Unique, values: dict[str, Any], tenant: str | None) -> str:
-        values = {**self.signature.defaults, **values}  # Whether the default was written out makes no difference.
+        values = {**self.signature.defaults, **values}  # A default that was passed explicitly makes no difference.
         chosen = values if unique.by is None else {name: values.get(name) for name in unique.by}
         text = self.signature.canonical(chosen)
-        if tenant is not None:  # A submit for another tenant must not be given this one's job.
+        if tenant is not None:  # A tenant must not receive the job of another tenant.
             text = tenant.encode() + b"\0" + text
         digest = hashlib.blake2b(text, digest_size=16).hexdigest()
         return f"{self.template.task}:{digest}"
 
 
 def cron_key(task: str) -> str:
-    """Return the key that lets at most one job of a cron wait or run."""
+    """Return the unique key that allows a cron at most one live job."""
     return f"cron:{task}"
 
 
 def is_unique_key(key: str, task: str) -> bool:
-    """Return whether a key is written as those of a task's own unique jobs and of its cron are."""
+    """Return whether a key has the form of the keys of a task's unique jobs or of its cron."""
     digest = key.removeprefix(f"{task}:")
     return key == cron_key(task) or (len(digest) == 32 and key != digest and set(digest) <= set("0123456789abcdef"))
 
 
 def _check_options(task: Task[Any, Any, Any]) -> str:
-    """Check a task's options against its function; give its executor."""
+    """Check a task's options against its function and return the executor."""
     options, name = task.options, task.name
     if options.executor not in EXECUTOR_OPTIONS:
         raise ConfigError(f"task {name}: executor is {', '.join(EXECUTOR_OPTIONS)}, not {options.executor!r}")
@@ -456,7 +456,7 @@ def _check_options(task: Task[Any, Any, Any]) -> str:
 
 
 def check_interactive(name: str, function: Callable[..., Any], options: TaskOptions) -> None:
-    """Refuse an interactive task that could not talk to its client, or would be expected to run again."""
+    """Raise ``ConfigError`` for options that an interactive task cannot have."""
     wrong = {
         "needs an async def": not inspect.iscoroutinefunction(function) or options.executor not in ("auto", "async"),
         "needs context=True: the client is met there": not options.context,
@@ -476,7 +476,7 @@ def _check_on_stop(name: str, on_stop: str) -> None:
 
 
 def _retry_rule(name: str, options: TaskOptions, on_stop: str | None) -> RetryRule | None:
-    """Return the rule that goes with each job; None if there is nothing to say that the policy does not."""
+    """Return the retry rule of each job, or None if the policy decides everything."""
     chosen = on_stop or options.on_stop
     _check_on_stop(name, chosen)
     if options.retry is None:
@@ -582,7 +582,7 @@ def _optional_text(name: str, what: str, value: object) -> str | None:
 
 
 def check_text(value: object, what: str) -> str:
-    """Refuse what some store could not keep as text: NUL, and surrogates that stand alone."""
+    """Return a text. Raises ``ConfigError`` for NUL and lone surrogates, which some stores cannot keep."""
     if not isinstance(value, str):
         raise ConfigError(f"{what} must be text, not {value!r}")
     if "\0" in value or (not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value)):

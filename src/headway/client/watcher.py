@@ -1,4 +1,4 @@
-"""Watches jobs: the store notifies of changes, and a slow read covers notifications that were lost."""
+"""Watches jobs. The store notifies of changes, and periodic reads find changes whose notification was lost."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from headway.core.job import JobId, JobRecord
 from headway.observability.job_output import output_events
 from headway.stores.base import JOB_CHANNEL, Store, Subscription
 
-LINGER = 2.0  # Seconds that a subscription stays open after its last watcher, because another often follows.
-SLOW_LOOK = 1.0  # Seconds between reads of all watched jobs, which cover lost notifications.
-SLOW_LOOKS = 1_000  # Jobs in a second that these reads take at most, to bound the load of many watchers.
+LINGER = 2.0  # Seconds that a subscription stays open after its last watcher, because another often follows soon.
+SLOW_LOOK = 1.0  # Seconds between reads of all watched jobs, in case a notification was lost.
+SLOW_LOOKS = 1_000  # Maximum jobs per second of these reads, to bound the load on the store.
 BATCH = 250  # Jobs in one read.
 
 Read = Callable[[Sequence[JobId]], Awaitable[list[JobRecord | None]]]
@@ -28,15 +28,15 @@ class Watcher:
 
     def __init__(self, store: Store, read: Read | None = None) -> None:
         self._store = store
-        self._read = read or store.get  # The caller's own, if jobs may be in a history too.
+        self._read = read or store.get  # The caller's ``read`` also reads the history.
         self._watched: dict[JobId, _Watched] = {}
-        self._dirty: dict[JobId, None] = {}  # Jobs to look at, in the order in which that was asked for.
+        self._dirty: dict[JobId, None] = {}  # Jobs to read, in the order of the requests.
         self._asked = asyncio.Event()
         self._subscription: Subscription | None = None
         self._upkeep: list[asyncio.Task[None]] = []
 
     async def watch_changes(self, job_id: JobId) -> AsyncIterator[JobRecord | None]:
-        """Yield the job now, and again each time it may have changed. Ends only when the caller stops."""
+        """Yield the job now and after each possible change. Ends only when the caller stops."""
         watched = self._watched.setdefault(job_id, _Watched())
         news = asyncio.Event()
         watched.watchers.add(news)
@@ -72,9 +72,9 @@ class Watcher:
         raise AssertionError("watch_changes() never ends by itself")
 
     async def events(self, job_id: JobId) -> AsyncIterator[Event]:
-        """Yield what happens to a job, from its submission until it has ended."""
+        """Yield the events of a job, from its submission to its end."""
         before: JobRecord | None = None
-        delivered: tuple[int, ...] = ()  # How far the output was delivered.
+        delivered: tuple[int, ...] = ()  # The position up to which output was delivered.
         jobs = self.watch_changes(job_id)
         try:
             async for job in jobs:
@@ -118,7 +118,7 @@ class Watcher:
         self._asked.set()
 
     async def _mark_notified(self, subscription: Subscription) -> None:
-        """Mark the jobs that the store notifies of. Ends when it is cancelled."""
+        """Mark the jobs that the store notifies of. Ends on cancellation."""
         while True:
             notified = await subscription.wait(60.0)
             for job_id in notified or (() if notified is None else list(self._watched)):
@@ -126,7 +126,7 @@ class Watcher:
                     self._mark_dirty(job_id)
 
     async def _read_marked(self) -> None:
-        """Read the marked jobs, and from time to time all of them. Ends when it is cancelled."""
+        """Read the marked jobs, and at intervals all watched jobs. Ends on cancellation."""
         slow_due = time.monotonic() + SLOW_LOOK
         while True:
             if not self._dirty:
@@ -168,7 +168,7 @@ class _Watched:
         self.problem: HeadwayError | None = None
 
     def begin(self, job: JobRecord | None) -> None:
-        """Start from what the first watcher has read."""
+        """Set the job that the first watcher has read."""
         if self.mark is None:
             self.job, self.mark = job, _mark(job)
 
@@ -188,7 +188,7 @@ class _Watched:
 
 
 def _mark(job: JobRecord | None) -> tuple[object, ...]:
-    """Return what changes whenever anything happens to a job."""
+    """Return the values of a job of which at least one changes with every event."""
     if job is None:
         return ()
     return (

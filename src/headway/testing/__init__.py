@@ -1,6 +1,6 @@
-"""For tests of applications: an app on the memory store, a clock that stands still, and jobs run on demand.
+"""Helpers for tests of applications: an app on the memory store, a manual clock, and jobs that run on demand.
 
-With pytest the fixture ``headway`` is a :class:`Testbed`; without it, ``with Testbed(app) as bed: …``.
+With pytest, use the fixture ``headway``, a :class:`Testbed`. Otherwise write ``with Testbed(app) as bed: …``.
 """
 
 from headway.testing.clock import ManualClock

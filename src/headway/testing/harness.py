@@ -1,4 +1,4 @@
-"""The test bed: an app whose jobs go to a memory store and run when the test drains it."""
+"""The test bed: an app with a memory store, whose jobs run when the test drains it."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ AnyTask = Task[Any, Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What a drain did. A job that was retried and then completed is in both lists."""
+    """The outcome of a drain. A job that was retried and then completed is in both lists."""
 
     completed: list[Job[Any]]
     failed: list[Job[Any]]  # Ended as failed or dead_letter.
     cancelled: list[Job[Any]]  # Stopped while they ran.
-    retried: list[Job[Any]]  # Went back to the queue, once for each time: failed attempts, snoozes.
-    errors: list[BaseException]  # What tasks raised, steering exceptions left out.
-    attempts: int  # All that ran, transient jobs too, of which nothing else is known.
+    retried: list[Job[Any]]  # Queued again by a failed attempt or a snooze, one entry for each time.
+    errors: list[BaseException]  # Exceptions that tasks raised, without steering exceptions.
+    attempts: int  # All attempts, including those of transient jobs, which are in no list.
 
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """A job as it was enqueued. ``arguments`` are by name, without those left to their defaults."""
+    """An enqueued job. ``arguments`` are by name, without omitted defaults."""
 
     job: Job[Any]
     task: str
@@ -58,17 +58,17 @@ class Enqueued:
 
 
 class Testbed:
-    """Tests an app without a worker: jobs go to a memory store and run when ``drain`` is called.
+    """Runs the jobs of an app without a worker: they go to a memory store and run when the test calls ``drain``.
 
-    ``with Testbed(app) as bed:`` keeps an app of yours away from its own store for the length of the block;
-    afterwards it is as before. Without an app the bed makes one, ``bed.app``. Time is ``bed.clock``, which stands
-    still until ``advance`` moves it. ``slots`` jobs run at a time: with one, their order is exactly the policy's;
-    jobs that wait for other jobs need more.
+    Inside ``with Testbed(app) as bed:`` the app uses the memory store, and after the block its own store again. Without
+    an app the bed creates one, ``bed.app``. The store reads the time from ``bed.clock``, which moves only on
+    ``advance``. ``slots`` is the number of jobs that run at once. With one slot, jobs run exactly in the order of the
+    policy. Jobs that wait for other jobs need more slots.
     """
 
-    __test__ = False  # Not a test itself, whatever its name makes pytest think.
+    __test__ = False  # pytest would collect the class by its name.
 
-    attempts_max = 10_000  # A drain that starts more than these has jobs that never end.
+    attempts_max = 10_000  # More attempts in one drain mean jobs that never end.
 
     def __init__(self, app: Headway | None = None, *, clock: ManualClock | None = None, slots: int = 1) -> None:
         self._owned = app is None
@@ -84,7 +84,7 @@ class Testbed:
         if self._before is not None:
             raise ConfigError("this test bed is in use already")
         self._before, self.app.client = self.app.client, self._client
-        # The bed's own store has no policy until a test applies one, so what the app knows now is what holds.
+        # The memory store has no policy until a test applies one, so the app's current policy is in force.
         self._in_force, self.app.in_force = self.app.in_force, CurrentPolicy(self.app.policy, fixed=True)
         return self
 
@@ -100,14 +100,14 @@ class Testbed:
     # ------------------------------------------------------------------ running jobs
 
     async def adrain(self, *, advance: bool = False, raise_errors: bool = False) -> Drained:
-        """Run every eligible job here, and those they enqueue, until nothing is eligible.
+        """Run every eligible job, and the jobs that these enqueue, until no job is eligible.
 
-        Claiming, retrying and reporting are those of a worker, and so is the order. Async tasks are awaited, plain
-        ones run in a thread; tasks of executor ``process`` run in a thread too, not in a process. The app's
-        lifespan is entered. Jobs have every capability they need.
+        Order, claims, retries and reports are those of a worker. Async tasks run on the event loop, plain tasks and
+        those of executor ``process`` in a thread. The drain enters the app's lifespan, and offers every capability
+        that jobs need.
 
-        ``advance``: when nothing is eligible, move the clock to the next delayed job or retry and go on.
-        ``raise_errors``: stop at the first exception a task raises and raise it here, once its attempt is recorded.
+        ``advance``: when no job is eligible, move the clock to the next delayed job or retry and continue.
+        ``raise_errors``: stop at the first exception of a task and raise it once the attempt is recorded.
         Raises ``RuntimeError`` after ``attempts_max`` attempts.
         """
         runner = DrainingRunner(
@@ -122,12 +122,12 @@ class Testbed:
         return drained(runner)
 
     def drain(self, *, advance: bool = False, raise_errors: bool = False) -> Drained:
-        """Blocking twin of ``adrain``. Async tasks run on a loop of their own, in this thread."""
+        """Blocking twin of ``adrain``. Async tasks run on a new event loop in this thread."""
         _refuse_on_loop("drain", "adrain")
         return asyncio.run(self.adrain(advance=advance, raise_errors=raise_errors))
 
     async def atick(self, task: AnyTask) -> Job[Any]:
-        """Move the clock to a cron task's next tick and enqueue what it makes."""
+        """Move the clock to the next tick of a cron task and enqueue its job."""
         cron = self.app.crons.get(task.name)
         if cron is None:
             raise ConfigError(f"task {task.name} is not a cron")
@@ -149,10 +149,10 @@ class Testbed:
         self.clock.advance(ms=ms)
         return True
 
-    # ------------------------------------------------------------------ looking at what was enqueued
+    # ------------------------------------------------------------------ checking enqueued jobs
 
     def enqueued(self, task: AnyTask | str | None = None) -> list[Enqueued]:
-        """List the jobs enqueued so far, oldest first, whatever became of them. Deduplicated ones are left out."""
+        """Return all jobs enqueued so far, oldest first, in any state. Deduplicated jobs are left out."""
         name = task.name if isinstance(task, Task) else task
         return [self._describe(new) for new in list(self._client.submitted.values()) if name in (None, new.task)]
 
@@ -165,9 +165,10 @@ class Testbed:
         tenant: str | None = None,
         **arguments: Any,
     ) -> list[Enqueued]:
-        """Assert that a job of this task was enqueued with these arguments, among others; give those that match.
+        """Assert that a job of this task was enqueued with at least these arguments. Return the matching jobs.
 
-        ``count`` asks for exactly this many; without it one is enough. Arguments left to their defaults match those.
+        ``count`` requires exactly this number of matches; without it one is enough. An omitted argument matches its
+        default.
         """
         __tracebackhide__ = True  # pytest shows the line of the test instead.
         for name in arguments:
@@ -201,7 +202,7 @@ class Testbed:
 
 
 def drained(runner: DrainingRunner) -> Drained:
-    """Return what a runner did. Raises the first error if it was to, and ``RuntimeError`` if its jobs never ended."""
+    """Return the outcome of a runner. Raises the first error if asked to, and ``RuntimeError`` if jobs never end."""
     if runner.endless is not None:
         raise RuntimeError(
             f"{runner.attempts_max:,} attempts were made and jobs still come, the next one of {runner.endless}: "
@@ -223,12 +224,12 @@ def drained(runner: DrainingRunner) -> Drained:
 
 
 def drain(app: Headway, *, advance: bool = False, raise_errors: bool = False) -> Drained:
-    """Drain the test bed that an app is in; see ``Testbed.adrain``."""
+    """Drain the test bed of an app; see ``Testbed.adrain``."""
     return _bed_of(app).drain(advance=advance, raise_errors=raise_errors)
 
 
 async def adrain(app: Headway, *, advance: bool = False, raise_errors: bool = False) -> Drained:
-    """Drain the test bed that an app is in; see ``Testbed.adrain``."""
+    """Drain the test bed of an app; see ``Testbed.adrain``."""
     return await _bed_of(app).adrain(advance=advance, raise_errors=raise_errors)
 
 
@@ -241,13 +242,13 @@ def assert_enqueued(
     tenant: str | None = None,
     **arguments: Any,
 ) -> list[Enqueued]:
-    """Assert what was enqueued in the test bed that an app is in; see ``Testbed.assert_enqueued``."""
+    """Assert that a job was enqueued in the test bed of an app; see ``Testbed.assert_enqueued``."""
     __tracebackhide__ = True
     return _bed_of(app).assert_enqueued(task, count=count, priority=priority, tenant=tenant, **arguments)
 
 
 class _BedClient(Client):
-    """A client that leads to the bed's store and remembers what went there."""
+    """A client of the bed's store that records submitted jobs."""
 
     def __init__(self, bed: Testbed, store: Store) -> None:
         super().__init__(lambda: store)
@@ -280,7 +281,7 @@ def _has(task: AnyTask, job: Enqueued, name: str, value: object) -> bool:
     found = job.arguments.get(name, task.signature.parameters[name].default)
     if found == value:
         return True
-    try:  # A tuple arrives as a list, a model as an object: what counts is what was stored.
+    try:  # Compare stored values: a tuple is stored as a list, a model as an object.
         return task.signature.canonical({name: found}) == task.signature.canonical({name: value})
     except Exception:
         return False

@@ -25,7 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def _headway_guard(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Refuse every store but memory for the length of a test, if the ini option asks for it."""
+    """Refuse every store except the memory store during a test, if the ini option is set."""
     guarded = request.config.getini(GUARD) and request.node.get_closest_marker(MARK) is None
     Client.guard = staticmethod(_refuse) if guarded else None
     yield
@@ -42,15 +42,15 @@ def _refuse(store: Store) -> None:
 
 @pytest.fixture
 def headway_clock() -> ManualClock:
-    """The clock of the fixture ``headway``: it stands still until ``advance`` moves it."""
+    """Return the clock of the fixture ``headway``. It moves only on ``advance``."""
     return ManualClock()
 
 
 @pytest.fixture
 def headway(headway_clock: ManualClock) -> Iterator[Testbed]:
-    """A test bed with an app of its own, ``headway.app``, on the memory store.
+    """Yield a test bed with a new app, ``headway.app``, on the memory store.
 
-    To test an app that exists already, write ``with Testbed(app) as bed:`` instead.
+    To test an existing app, write ``with Testbed(app) as bed:`` instead.
     """
     with Testbed(clock=headway_clock) as bed:
         yield bed

@@ -1,4 +1,4 @@
-"""The real runner, made to stop when nothing is left to do."""
+"""A worker's runner that stops when no job is left."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from headway.worker.executors.thread import ThreadExecutor
 from headway.worker.runner import Runner
 from headway.worker.slot_table import SlotTable, Stop
 
-LEASE_MS = 1_000 * 365 * 24 * 3_600_000  # A thousand years: no move of a test's clock ends the runner's lease.
+LEASE_MS = 1_000 * 365 * 24 * 3_600_000  # A thousand years, so that no advance of a test's clock ends a lease.
 
-MoveOn = Callable[[int], bool]  # Gets the milliseconds until the next delayed job; False if it should be left alone.
+MoveOn = Callable[[int], bool]  # Takes the milliseconds until the next delayed job; False leaves it delayed.
 
 
 class DrainingRunner(Runner):
-    """Claims, runs and reports jobs as a worker does, and ends when none is eligible.
+    """Claims, runs and reports jobs as a worker does, and ends when no job is eligible.
 
-    What it keeps: the ``reports`` handed in, how many ``attempts`` were started, and the ``errors`` tasks raised.
+    It keeps the ``reports`` it sent, the number of ``attempts`` it started, and the ``errors`` that tasks raised.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class DrainingRunner(Runner):
         self.pace = self.pace._replace(dead_after=LEASE_MS / 1_000)
         self.errors: list[BaseException] = []
         self.attempts = 0
-        self.endless: str | None = None  # The task that was about to run when the bound was reached.
+        self.endless: str | None = None  # The task that would have run beyond ``attempts_max``.
 
     async def run_out(self) -> None:
-        """Run until nothing is eligible. The app's lifespan is entered once."""
+        """Run until no job is eligible. Enters the app's lifespan once."""
         try:
             await self.run(ready=_at_once)
         finally:
-            # A drain that was interrupted stops what it runs and gives it back.
+            # An interrupted drain stops its running jobs and releases them.
             self.stop_jobs(self.stuck, Stop.DRAIN)
             await end_worker(
                 self._store, self.worker.worker_id, self._app.policy, lambda lease: Released("interrupted")
@@ -87,7 +87,7 @@ class DrainingRunner(Runner):
         )
 
     def begins(self, lease: Lease) -> bool:
-        """Count an attempt that is about to start. False if there were too many."""
+        """Count an attempt that is about to start. Return False if there were too many."""
         self.attempts += 1
         if self.attempts > self.attempts_max:
             self.endless = lease.task
@@ -116,7 +116,7 @@ async def _at_once() -> None: ...
 
 
 class _DrainingClaimer(Claimer):
-    """A claimer that does not wait for jobs to come: it ends when there is none."""
+    """A claimer that ends when no job is left, instead of waiting for new jobs."""
 
     def __init__(self, job_source: JobSource, *args: Any, runner: DrainingRunner, **kwargs: Any) -> None:
         super().__init__(job_source, *args, **kwargs)
@@ -153,7 +153,7 @@ class _DrainingClaimer(Claimer):
 
 
 class _TestBackend(StoreBackend):
-    """Uses a job source of its own, which keeps all reports."""
+    """A backend whose job source keeps all reports."""
 
     def __init__(self, *args: Any, kept: list[Report], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -164,9 +164,9 @@ class _TestBackend(StoreBackend):
 
 
 class _TestJobSource(StoreJobSource):
-    """A feed that looks at the store before each plan, so that the order never depends on the age of a snapshot.
+    """A job source that reads a new snapshot for each plan, so that the order never depends on a snapshot's age.
 
-    It has every capability that waiting jobs ask for, but not tasks that the app does not have.
+    It offers every capability that waiting jobs need, but no tasks that the app does not have.
     """
 
     def __init__(self, *args: Any, kept: list[Report]) -> None:
@@ -198,7 +198,7 @@ class _ThreadForProcess(ThreadExecutor):
     """Runs tasks of executor ``process`` in a thread, or on the loop if they are async."""
 
     async def call(self, job: ActiveJob) -> Any:
-        job.context.state = {}  # What a lifespan made does not reach another process either.
+        job.context.state = {}  # A process executor has no lifespan state either.
         if job.task.is_async:
             return await InlineExecutor().call(job)
         return await super().call(job)

@@ -1,1 +1,1 @@
-"""Programs as jobs: what they are given, within which limits they run, what comes out of them."""
+"""Programs as jobs: their arguments and input files, their limits, and their output."""

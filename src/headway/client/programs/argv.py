@@ -1,15 +1,15 @@
 """The arguments of a program: text with parameters in braces, filled in without a shell.
 
-A caller fills in values, never options. A value may not be the beginning of an argument that starts with "-", unless
-the author has listed all values that it can have (``choices``):
+A caller fills in values, never options. Only a parameter with ``choices``, whose values the author has listed, may
+put a "-" at the start of an argument:
 
 Rule 1: the program itself has no parameters.
-Rule 2: an argument whose first letter comes from a parameter without choices must not start with "-". That is checked
-        on what comes out, so an empty value in front of another parameter changes nothing.
-Rule 3: literal text in front is the author's word: ``--scale={scale}`` and ``-f{format}`` may be followed by anything.
-        But dashes alone are no word: ``-{flag}`` would let the caller choose the option, so it needs choices.
-Rule 4: ``-f{format}`` with nothing for the format would take the next argument for its value, so an option without "="
-        needs a value that is not empty.
+Rule 2: an argument whose first character comes from a parameter without choices must not start with "-". The filled
+        argument is checked, so an empty value before another parameter makes no difference.
+Rule 3: after literal text of the author, as in ``--scale={scale}`` and ``-f{format}``, any value is allowed. Dashes
+        alone are not enough: ``-{flag}`` would let the caller choose the option, so it needs choices.
+Rule 4: an option without "=" needs a value that is not empty. ``-f{format}`` with an empty format would take the next
+        argument as its value.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import string
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-FILES = "files"  # The parameter that carries the files; it cannot be an argument.
+FILES = "files"  # The parameter for input files; it cannot be part of an argument.
 
 
 class Part(NamedTuple):
-    """A stretch of an argument: literal text, or the name of the parameter that fills it."""
+    """A part of an argument: literal text, or the name of a parameter."""
 
     text: str
     is_parameter: bool
 
 
 class Argument(NamedTuple):
-    """One argument, as it was written and in its parts."""
+    """One argument: the author's template, and its parts."""
 
     template: str
     parts: tuple[Part, ...]
@@ -40,7 +40,7 @@ class Argument(NamedTuple):
         return [part.text for part in self.parts if part.is_parameter]
 
     def fill(self, values: Mapping[str, str], chosen: Collection[str]) -> str:
-        """Put values in; ``chosen`` are the parameters with choices. Raises ``ValueError``."""
+        """Return the argument with values filled in. ``chosen``: the parameters with choices. Raises ``ValueError``."""
         filled = [values[part.text] if part.is_parameter else part.text for part in self.parts]
         first = next((index for index, text in enumerate(filled) if text), None)
         if first is not None and self.parts[first].is_parameter and filled[first].startswith("-"):  # Rule 2.
@@ -58,7 +58,7 @@ class Argument(NamedTuple):
 
 
 def read_argv(argv: Sequence[str], chosen: Collection[str]) -> tuple[Argument, ...]:
-    """Read the arguments as their author wrote them. Raises ``ValueError``."""
+    """Return the parsed arguments of an author's list. Raises ``ValueError``."""
     if isinstance(argv, str) or not argv or not all(isinstance(one, str) for one in argv):
         raise ValueError(
             f"a program and its arguments are a list of text, not {argv!r}; there is no shell to split them"
@@ -86,7 +86,7 @@ def fixed(argument: Argument) -> str:
 
 
 def value_text(value: object) -> str:
-    """Write a value as the text of an argument. Raises ``ValueError``."""
+    """Return a value as the text of an argument. Raises ``ValueError``."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ValueError(f"is text or a number, not {type(value).__name__}")
     text = str(value)
@@ -103,7 +103,7 @@ def _read(template: str) -> Argument:
     parts: list[Part] = []
     try:
         for literal, name, form, conversion in string.Formatter().parse(template):
-            if literal and parts and not parts[-1].is_parameter:  # Doubled braces come as pieces.
+            if literal and parts and not parts[-1].is_parameter:  # The parser splits literals at doubled braces.
                 parts[-1] = Part(parts[-1].text + literal, False)
             elif literal:
                 parts.append(Part(literal, False))

@@ -1,4 +1,4 @@
-"""Files on their way into a program and out of it."""
+"""Input and output files of a program."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 FILES_MAX = 100
-NAME_MAX = 255  # Bytes of a name, as file systems have it.
+NAME_MAX = 255  # Bytes of a name, the limit of most file systems.
 DEPTH_MAX = 8  # Folders in a name.
 
 
@@ -17,7 +17,7 @@ class File(bytes):
 
     @classmethod
     def of(cls, content: object) -> Self:
-        """Read a file as a caller gives it: text, bytes, or an object with ``base64``. Raises ``ValueError``."""
+        """Return a file from text, bytes, or an object with ``base64``. Raises ``ValueError``."""
         if isinstance(content, cls):
             return content
         match content:
@@ -36,7 +36,7 @@ class File(bytes):
             case _:
                 raise ValueError(f'is text, bytes or {{"base64": "…"}}, not {type(content).__name__}')
 
-    # The two names by which the codec knows a model.
+    # The codec recognises a model by these two methods.
 
     @classmethod
     def model_validate(cls, value: Any) -> Self:
@@ -50,7 +50,7 @@ class File(bytes):
 
 
 def read_files(given: object) -> dict[str, File]:
-    """Check the files that a caller gives. Raises ``ValueError`` naming the one that is wrong."""
+    """Check and return the caller's files. Raises ``ValueError``, which names the invalid file."""
     if not isinstance(given, Mapping):
         raise ValueError(f"is an object of names and contents, not {type(given).__name__}")
     if len(given) > FILES_MAX:
@@ -72,10 +72,10 @@ def read_files(given: object) -> dict[str, File]:
 
 
 def name_problem(name: object) -> str | None:
-    """Return what is wrong with a file's name, if anything is.
+    """Return an error text for an invalid file name, else None.
 
-    A name may have folders in it, as in ``data/points.csv``, but nothing leads out of the working folder. No part
-    begins with a dot, since the folder is also the program's home and such files there change what programs do.
+    A name may contain folders, as in ``data/points.csv``, but must not lead out of the working folder. No part may
+    begin with a dot, because the folder is also the program's home and programs read their settings from such files.
     """
     if not isinstance(name, str):
         return "a name is text"

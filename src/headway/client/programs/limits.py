@@ -1,4 +1,4 @@
-"""What a program may use."""
+"""The limits of a program."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Limits(NamedTuple):
-    """Seconds of CPU and bytes of memory in each process, bytes of all that comes out."""
+    """CPU seconds and bytes of memory for each process, and bytes for all output together."""
 
     cpu: int | None
     memory: int | None

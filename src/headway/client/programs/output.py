@@ -1,4 +1,4 @@
-"""What came out of a program."""
+"""The output of a program."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import msgspec
 
 from headway.client.programs.files import File
 
-TAIL_MAX = 64 << 10  # Bytes of each stream that a failed program's output keeps when all of it is too large.
+TAIL_MAX = 64 << 10  # Bytes kept of each stream of a failed program if its output is too large to store.
 
 
 class Artifact(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that a program made and that was moved to the artifacts folder. ``size`` is in bytes."""
+    """An output file of a program, which the worker moved to the artifacts folder. ``size`` is in bytes."""
 
     path: str
     size: int
     sha256: str
 
     def read_bytes(self) -> bytes:
-        """Return the content of the file. Needs the artifacts folder to be mounted here."""
+        """Return the content of the file. The artifacts folder must be mounted on this machine."""
         return Path(self.path).read_bytes()
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a program wrote: its files by name, sorted, and its words. ``seconds``: how long it ran.
+    """The output of a program: its streams, and its files sorted by name. ``seconds`` is the run time.
 
-    The files are ``bytes``; bytes of ``stdout`` and ``stderr`` that are no UTF-8 were replaced. ``artifacts`` replaces
-    ``files`` where the command has an artifacts folder. ``cut``: this is what is left of an output that was too large.
+    The files are ``bytes``. Bytes of ``stdout`` and ``stderr`` that are not UTF-8 were replaced. ``artifacts`` replaces
+    ``files`` if the command has an artifacts folder. ``cut`` is true if the output was too large and was shortened.
     """
 
     exit_code: int
@@ -39,14 +39,14 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cut: bool = False
 
     def size(self) -> int:
-        """Return the bytes that this takes as a stored result."""
+        """Return the size of this output as a stored result, in bytes."""
         return len(msgspec.json.encode(self, enc_hook=lambda file: file.model_dump()))
 
     def cut_to(self, largest: int) -> Output:
-        """Return as much of this as a store keeps: the ends of both streams, then the smallest files."""
+        """Return the part of this output that a store can keep: the ends of both streams, then the smallest files."""
         if self.size() <= largest:
             return self
-        tail = min(TAIL_MAX, largest // 16)  # A byte may take six in JSON.
+        tail = min(TAIL_MAX, largest // 16)  # JSON may need six bytes for one.
         kept = msgspec.structs.replace(self, stdout=self.stdout[-tail:], stderr=self.stderr[-tail:], files={}, cut=True)
         if kept.size() > largest:
             kept = msgspec.structs.replace(kept, artifacts={})

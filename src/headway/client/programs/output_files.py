@@ -1,4 +1,4 @@
-"""Finds the files that a program made, and takes them out of its folder."""
+"""Finds the output files of a program, and reads or moves them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import BinaryIO
 from headway.client.programs.output import Artifact
 
 PIECE = 1 << 20
-DEPTH_MAX = 32  # Folders inside each other that are looked into; the supervisor stops a program that makes more.
+DEPTH_MAX = 32  # Levels of folders to search. The supervisor stops a program that makes more.
 
 
 def find_files(folder: str, collect: Sequence[str], came_in: Collection[str]) -> dict[str, int]:
-    """Return the files that came out, by name, with their sizes.
+    """Return the names and sizes of the output files.
 
-    A file that came in counts only if ``collect`` has its whole name. Links and other odd things never count.
+    An input file is included only if ``collect`` has its exact name. Links and special files are never included.
     """
     if not collect:
         return {}
@@ -32,7 +32,7 @@ def find_files(folder: str, collect: Sequence[str], came_in: Collection[str]) ->
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Return whether a path fits a pattern: ``*`` stays within one folder, ``**`` stands for any folders."""
+    """Return whether a path matches a pattern. ``*`` matches within one folder, ``**`` matches any folders."""
     return _parts_match(name.split("/"), pattern.split("/"))
 
 
@@ -45,11 +45,11 @@ def _parts_match(parts: list[str], patterns: list[str]) -> bool:
 
 
 def _files(folder: str, within: str = "", depth: int = 0) -> Iterator[tuple[str, int]]:
-    """Walk a folder without following links."""
+    """Yield names and sizes of the files in a folder, without following links."""
     try:
         with os.scandir(os.path.join(folder, within)) as entries:
             found = list(entries)
-    except OSError:  # The program has closed it.
+    except OSError:  # The program has removed the permission to read it.
         return
     for entry in found:
         name = f"{within}/{entry.name}" if within else entry.name
@@ -61,7 +61,7 @@ def _files(folder: str, within: str = "", depth: int = 0) -> Iterator[tuple[str,
 
 
 def read_files(folder: str, names: Mapping[str, int]) -> dict[str, bytes]:
-    """Return the contents of files, by names that JSON holds."""
+    """Return the contents of files by name. Names that are not UTF-8 are changed so that JSON can hold them."""
     files: dict[str, bytes] = {}
     for name in names:
         with _open(folder, name) as file:
@@ -70,7 +70,7 @@ def read_files(folder: str, names: Mapping[str, int]) -> dict[str, bytes]:
 
 
 def move_files(folder: str, names: Mapping[str, int], artifacts: str) -> dict[str, Artifact]:
-    """Move files to the artifacts folder, which may be on another disk. Returns where each is now."""
+    """Copy files to the artifacts folder, which may be on another disk. Return the new location of each."""
     moved: dict[str, Artifact] = {}
     for name in names:
         target = Path(artifacts, name)

@@ -1,4 +1,4 @@
-"""Runs a program on the loop: no thread, no shell, and nothing left of it afterwards."""
+"""Runs a program on the event loop, without a thread or a shell, and removes its processes and folder afterwards."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from headway.client.programs.output_files import find_files, move_files, read_fi
 from headway.core.errors import CommandFailed
 
 T = TypeVar("T")
-WriteOutput = Callable[[str, str], None]  # Takes the name of a stream, and text as the program writes it.
-Keep = Callable[[Output], None]  # Takes what a program that failed or was stopped had made by then.
+WriteOutput = Callable[[str, str], None]  # Takes the name of a stream, and text.
+Keep = Callable[[Output], None]  # Takes the output of a program that failed or was stopped.
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 PIECE = 1 << 16
-LAST_BYTES = 1.0  # Seconds that the last output may take to arrive after every process of the program has ended.
+LAST_BYTES = 1.0  # Seconds to wait for the last output after every process of the program has ended.
 TAIL_LINES, TAIL_MAX = 20, 2_000
-_FORCED = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)  # What lack of memory looks like.
+_FORCED = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)  # Signals that lack of memory can cause.
 
 
 def _ignore(*_: object) -> None: ...
@@ -43,9 +43,9 @@ def _ignore(*_: object) -> None: ...
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program that is ready to run. ``largest``: bytes of the largest result that is kept.
+    """A program that is ready to run. ``largest``: maximum bytes of a stored result.
 
-    ``artifacts``: the folder that its files are moved to; None leaves them in the result.
+    ``artifacts``: the folder for the output files; None keeps them in the result.
     """
 
     argv: Sequence[str]
@@ -62,9 +62,9 @@ class Program:
         return self.argv[0].rpartition("/")[2]
 
     async def run(self, *, write_output: WriteOutput = _ignore, keep: Keep = _ignore) -> Output:
-        """Run it to its end. Cancelled, it stops the program and ends when every process of it is gone.
+        """Run the program and return its output. Raises ``CommandFailed``.
 
-        Raises ``CommandFailed``.
+        A cancellation stops the program and takes effect once all its processes are gone.
         """
         if os.name != "posix":
             raise CommandFailed("programs can be run on POSIX systems only", retriable=False)
@@ -95,16 +95,16 @@ class Program:
             await supervisor.gone()
 
     async def _salvage(self, ended: _ProgramExit, supervisor: _SupervisorProcess, folder: str) -> Output:
-        """Return what a program that failed or was stopped had made, as far as a result holds it."""
+        """Return the output of a program that failed or was stopped, cut to the size of a stored result."""
         found = find_files(folder, self.collect, self.files)
         kept = dict(found)
-        while self.artifacts is None and sum(kept.values()) > self.largest:  # More is not even read.
+        while self.artifacts is None and sum(kept.values()) > self.largest:  # Do not read files that cannot be kept.
             del kept[max(kept, key=kept.__getitem__)]
         output = (await self._made(ended, supervisor, folder, kept)).cut_to(self.largest)
         return output if len(kept) == len(found) else msgspec.structs.replace(output, cut=True)
 
     def _judge(self, ended: _ProgramExit, supervisor: _SupervisorProcess, found: Mapping[str, int]) -> None:
-        """Raise what a program's end means, unless it did well."""
+        """Raise ``CommandFailed`` unless the program succeeded."""
         limits, code = self.limits, ended.code
         if ended.problem is not None:
             why = os.strerror(ended.problem) if ended.problem else "its limits cannot be set here"
@@ -159,12 +159,12 @@ class Program:
         )
         if self.artifacts is None:
             return made(files={name: File(content) for name, content in read_files(folder, found).items()})
-        # They may be large, and the other folder on another disk: the loop does not wait for it.
+        # A copy of large files to another disk would block the event loop.
         return made(files={}, artifacts=await asyncio.to_thread(move_files, folder, found, self.artifacts))
 
 
 class _ProgramExit(NamedTuple):
-    """How a program ended. ``problem``: why it could not be started, as an error number."""
+    """The exit of a program. ``problem``: the error number if the supervisor could not start it."""
 
     code: int = 0
     cpu: float = 0.0
@@ -174,7 +174,7 @@ class _ProgramExit(NamedTuple):
 
 
 class _SupervisorProcess:
-    """The supervisor process of one program, and what the program says."""
+    """The supervisor process of one program, and the program's output streams."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], link: socket.socket, most: int, write_output: WriteOutput
@@ -186,7 +186,7 @@ class _SupervisorProcess:
         self._lines = b""
         self._folder: str | None = None
         self._pid: int | None = None
-        self._asked = False  # It has been told what to run.
+        self._asked = False  # Whether the supervisor has received the spec.
         self._ended = False
         self.output = (bytearray(), bytearray())
         self.too_much = False
@@ -198,7 +198,7 @@ class _SupervisorProcess:
 
     @classmethod
     def start(cls, most: int, write_output: WriteOutput) -> _SupervisorProcess:
-        """Start one. Not by asyncio: uvloop would let it inherit files of the worker, and speak to it over sockets."""
+        """Start a supervisor. Under uvloop, asyncio would let it inherit worker files and use sockets as pipes."""
         link, theirs = socket.socketpair()
         link.setblocking(False)
         command = [sys.executable, "-I", "-S", str(SUPERVISOR), str(theirs.fileno()), tempfile.gettempdir()]
@@ -228,20 +228,20 @@ class _SupervisorProcess:
         return self.output[1].decode(errors="replace")
 
     async def folder(self) -> str:
-        """Return the folder that it made for the program."""
+        """Return the folder that the supervisor made for the program."""
         _, _, path = (await self._line()).partition(" ")
         self._folder = path
         return path
 
     async def serve(self, spec: bytes) -> _ProgramExit:
-        """Let it run the program; every process of that is gone afterwards."""
-        with contextlib.suppress(ConnectionError):  # It has died; then there is no line to read either.
+        """Run the program and return its exit. All its processes are gone then."""
+        with contextlib.suppress(ConnectionError):  # The supervisor died; reading its line fails too.
             await asyncio.get_running_loop().sock_sendall(self._link, b"%010d%s" % (len(spec), spec))
         self._asked = True
         return await self._end()
 
     async def stopped(self) -> _ProgramExit | None:
-        """Stop the program, and return how it ended; None if it never began. Its folder stays."""
+        """Stop the program and return its exit, or None if it never started. The folder stays."""
         if not self._asked:
             return None
         self._stop()
@@ -269,7 +269,7 @@ class _SupervisorProcess:
             return _ProgramExit(int(code), float(cpu), float(seconds), how == "output")
 
     async def gone(self) -> None:
-        """Stop what still runs, and wait until all of it is gone; cancelling this changes nothing but its end."""
+        """Stop the program and wait until all its processes are gone. A cancellation takes effect only then."""
         with contextlib.suppress(OSError):
             self._link.shutdown(socket.SHUT_WR)
         try:
@@ -289,7 +289,7 @@ class _SupervisorProcess:
         await self._wait_for_streams()
 
     def _clear(self) -> None:
-        """Do what the supervisor would have done: it was killed, or could not start."""
+        """Kill the program's group and remove its folder, because the supervisor was killed or could not start."""
         if self._pid is not None and not self._ended:
             with contextlib.suppress(OSError):
                 os.killpg(self._pid, signal.SIGKILL)
@@ -311,9 +311,9 @@ class _SupervisorProcess:
         return os.fsdecode(line)
 
     async def _read_stream(self, name: str, stream: IO[bytes] | None, into: bytearray) -> None:
-        """Take in what the program writes, up to the limit; what comes after that is thrown away."""
+        """Read a stream of the program up to the output limit, and discard the rest."""
         reader = asyncio.StreamReader()
-        text = getincrementaldecoder("utf-8")("replace")  # A piece may end in the middle of a letter.
+        text = getincrementaldecoder("utf-8")("replace")  # A piece may end inside a character.
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), stream
         )
@@ -330,14 +330,14 @@ class _SupervisorProcess:
             transport.close()
 
     async def _wait_for_streams(self) -> None:
-        """Wait until the program's streams end. A process that escaped could keep them open for ever."""
+        """Wait until the program's streams end, with a timeout: a process that escaped could keep them open forever."""
         _, late = await asyncio.wait(self._stream_readers, timeout=LAST_BYTES)
         for one in late:
             one.cancel()
 
 
 def search_path(env: Mapping[str, str]) -> str:
-    """Return the PATH of a program: its own or the worker's, without places that depend on where it runs."""
+    """Return the PATH of a program, from ``env`` or from the worker, without relative folders."""
     path = env.get("PATH") or os.environ.get("PATH") or os.defpath
     return os.pathsep.join(place for place in path.split(os.pathsep) if place.startswith("/"))
 
@@ -367,7 +367,7 @@ def _write(folder: str, files: Mapping[str, bytes]) -> None:
 
 
 def _was(code: int, name: str) -> bool:
-    """Return whether a program was ended by a signal, or says as shells do that one of its own was."""
+    """Return whether a signal ended a program, or ended its child as an exit code of 128 plus the signal says."""
     number = signal.Signals[name].value
     return code in (-number, 128 + number)
 
@@ -377,7 +377,7 @@ def _too_large(size: int, largest: int) -> str:
 
 
 def _with_tail(text: str, *outputs: str) -> str:
-    """Add the last lines of the first output that has any."""
+    """Return a text with the last lines of the first output that is not empty."""
     tail = next((found for one in outputs if (found := _tail(one))), "")
     return f"{text}: {tail}" if tail else text
 
@@ -387,7 +387,7 @@ def _tail(text: str) -> str:
 
 
 async def _whatever_happens(work: Awaitable[T]) -> T:
-    """Wait for something to its end, even if the waiter is cancelled; then be cancelled."""
+    """Wait for an awaitable to its end even if the caller is cancelled, and raise ``CancelledError`` only then."""
     future = asyncio.ensure_future(work)
     cancelled = False
     while not future.done():

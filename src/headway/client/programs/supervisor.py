@@ -1,25 +1,25 @@
-"""Stands between a worker and a program: starts it within its limits, ends all of it, and removes its folder.
+"""Supervises a program for a worker: starts it with its limits, ends all its processes, and removes its folder.
 
-Why a process of its own? Limits must be set between fork and exec, and ``preexec_fn`` may lock up in a process with
-threads; ``posix_spawn`` knows no limits. A launcher that only sets them and becomes the program would leave orphans: a
-program dies with its parent if the kernel is asked to (PR_SET_PDEATHSIG), but not what it has started itself. So this
-one stays. It costs an interpreter without ``site`` (some 10 ms and 8 MB) and gives that
+Why a separate process? Limits must be set between fork and exec. ``preexec_fn`` may deadlock in a process with
+threads, and ``posix_spawn`` cannot set limits. A launcher that sets limits and then becomes the program would leave
+orphans, because PR_SET_PDEATHSIG ends the program with its parent but not the children of the program. So the
+supervisor stays. It costs an interpreter without ``site`` (some 10 ms and 8 MB), and it has three benefits:
 
-- the folder and every process are gone whenever the worker is, however it ended: the end of the socket says so;
-- processes that left the group (``setsid``, daemons) are found as well, as on Linux orphans come to a subreaper;
-- looking at how much the program has written never holds up the worker's loop.
+- When the worker ends in any way, the socket closes, and the supervisor removes the folder and every process.
+- On Linux the supervisor is a subreaper, so it also finds processes that left the group (``setsid``, daemons).
+- Measuring the size of the output never blocks the worker's event loop.
 
-It is run as a script of its own and imports nothing of Headway, nor ``signal``, ``json`` or ``shutil``: their imports
-would take longer than all the rest.
+The supervisor runs as a script. It does not import Headway, ``signal``, ``json`` or ``shutil``, because these imports
+would take longer than everything else.
 
-The words on the socket, each a line but for the second:
+The messages on the socket are lines, except for the second:
 
     supervisor: folder PATH
-    worker:     10 digits, then that many bytes: cpu, memory, output, stdin, program, how many arguments there are, the
-                arguments, the environment; NUL between them, nothing for what is not set
+    worker:     10 digits, then that many bytes: cpu, memory, output, stdin, program, the number of arguments, the
+                arguments, the environment; separated by NUL, empty if not set
     supervisor: began PID                           or: unstartable ERRNO
     worker:     any byte stops the program: SIGTERM to its group, SIGKILL after a grace
-    supervisor: ended exit|output CODE CPU SECONDS  CODE is negative for a signal; every process is gone by now
+    supervisor: ended exit|output CODE CPU SECONDS  CODE is negative for a signal; every process is gone now
 
 The folder stays until the worker closes its side. If the worker does so before the end, the program is stopped too.
 """
@@ -32,9 +32,9 @@ import sys
 import time
 
 GRACE = 0.5  # Seconds between SIGTERM and SIGKILL.
-TICK = 0.05  # Seconds between looks at the folder, and at whether the worker lives.
-ENTRIES_MAX = 10_000  # Files and folders that a program may have,
-DEPTH_MAX = 32  # one inside the other.
+TICK = 0.05  # Seconds between checks of the folder and of the worker.
+ENTRIES_MAX = 10_000  # Files and folders that a program may have.
+DEPTH_MAX = 32  # Levels of folders that a program may have.
 OPEN_FILES = 256
 
 PR_SET_PDEATHSIG = 1
@@ -42,7 +42,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class Spec:
-    """What to run."""
+    """The program to run, with its limits, arguments and environment."""
 
     def __init__(self, body: bytes) -> None:
         cpu, memory, output, stdin, program, count, *texts = body.split(b"\0")
@@ -54,11 +54,11 @@ class Spec:
 
 
 def main() -> None:
-    """Serve one program. ``argv``: the number of the socket, and where to make the folder."""
+    """Run one program. ``argv``: the descriptor of the socket, and the parent of the program's folder."""
     link = int(sys.argv[-2])
     os.set_inheritable(link, False)
     os.umask(0o077)
-    for number in (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP):  # Meant for the worker, which decides.
+    for number in (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP):  # The worker handles these and decides.
         _signal.signal(number, _signal.SIG_IGN)
     folder = f"{sys.argv[-1]}/headway-{os.urandom(8).hex()}".encode()
     os.mkdir(folder, 0o700)
@@ -82,7 +82,7 @@ def _serve(link: int, folder: bytes, spec: Spec) -> None:
     began = time.monotonic()
     pid, problem = _start(folder, spec)
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for number in (1, 2):  # Else the worker would never see the end of what the program says.
+    for number in (1, 2):  # Otherwise the worker would never see the end of the streams.
         os.dup2(nowhere, number)
     if problem is not None:
         os.waitpid(pid, 0)
@@ -95,12 +95,12 @@ def _serve(link: int, folder: bytes, spec: Spec) -> None:
     watch.end_all()
     how = b"output" if watch.too_much or watch.is_too_much() else b"exit"
     _send_line(link, b"ended %s %d %.3f %.3f" % (how, watch.code, watch.cpu, seconds))
-    while not closed:  # The worker takes what it wants from the folder.
+    while not closed:  # The worker reads the output files.
         closed = not os.read(link, 4_096)
 
 
 class _ProgramWatch:
-    """Waits for the end of a program, and brings it about."""
+    """Waits for the end of a program, and stops it."""
 
     def __init__(self, pid: int, folder: bytes, limit: int | None) -> None:
         self._pid = pid
@@ -122,7 +122,7 @@ class _ProgramWatch:
             ready, _, _ = select.select(listening, [], [], TICK)
             if wake in ready:
                 os.read(wake, 4_096)
-            lost = os.getppid() != self._parent  # Its socket may live on in a process it forked.
+            lost = os.getppid() != self._parent  # A process that the worker forked may hold the socket open.
             if kill_at is None and (lost or link in ready):
                 closed = lost or not os.read(link, 4_096)
                 kill_at = time.monotonic() + GRACE
@@ -138,10 +138,10 @@ class _ProgramWatch:
                 if self.is_too_much():
                     self.too_much = True
                     return False
-                self._look_at = began + 20 * (time.monotonic() - began)  # However many files: a twentieth of the time.
+                self._look_at = began + 20 * (time.monotonic() - began)  # Use at most a twentieth of the time for this.
 
     def end_all(self) -> None:
-        """Kill whatever is left, and come back when nothing is."""
+        """Kill all remaining processes and wait until they are gone."""
         wait = 0.001
         while True:
             in_group = self._kill_group(_signal.SIGKILL)
@@ -161,7 +161,7 @@ class _ProgramWatch:
         return odd or (self._limit is not None and size > self._limit)
 
     def _reap(self) -> bool:
-        """Reap processes that ended. Return whether any is left."""
+        """Reap processes that ended. Return whether any process remains."""
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -175,7 +175,7 @@ class _ProgramWatch:
                 self.cpu = usage.ru_utime + usage.ru_stime
 
     def _kill_group(self, number: int) -> bool:
-        """Signal the program's group. Return whether it has a process."""
+        """Send a signal to the program's group. Return whether the group has a process."""
         try:
             os.killpg(self._pid, number)
         except OSError:  # No process; on some systems, only dead ones.
@@ -204,7 +204,7 @@ def _start(folder: bytes, spec: Spec) -> tuple[int, int | None]:
 def _become(folder: bytes, spec: Spec) -> None:
     """Turn this process into the program."""
     os.setsid()
-    _prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)  # Should the supervisor itself be killed.
+    _prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)  # In case the supervisor itself is killed.
     os.chdir(folder)
     os.dup2(os.open(spec.stdin or os.devnull, os.O_RDONLY), 0)
     for name in ("SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP", "SIGPIPE", "SIGXFSZ"):  # Python ignores the last two.
@@ -212,7 +212,7 @@ def _become(folder: bytes, spec: Spec) -> None:
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_NOFILE, OPEN_FILES)
     if spec.output is not None:
-        _limit(resource.RLIMIT_FSIZE, spec.output + 1)  # One more, so that it can be seen who went past it.
+        _limit(resource.RLIMIT_FSIZE, spec.output + 1)  # One byte more, so that an excess can be detected.
     if spec.cpu is not None:
         _limit(resource.RLIMIT_CPU, spec.cpu, spec.cpu + 1)  # SIGXCPU, and a second later SIGKILL.
     if spec.memory is not None:
@@ -230,7 +230,7 @@ def _limit(what: int, soft: int, hard: int | None = None) -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    """Ask something of Linux; other systems have no such thing."""
+    """Call ``prctl`` on Linux. Other systems do not have it."""
     if sys.platform == "linux":
         import ctypes
 
@@ -238,7 +238,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _children() -> list[int]:
-    """List the processes whose parent this is: on Linux also the orphans of those that ended."""
+    """Return the children of this process. On Linux they include orphaned descendants."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
             return [int(pid) for pid in file.read().split()]
@@ -247,7 +247,7 @@ def _children() -> list[int]:
 
 
 def _measure(folder: bytes) -> tuple[int, bool]:
-    """Add up the sizes of all files. The second value tells that there are too many, or too deep."""
+    """Return the total size of all files, and whether there are too many entries or levels."""
     size = entries = 0
     waiting = [(folder, 0)]
     while waiting:
@@ -261,7 +261,7 @@ def _measure(folder: bytes) -> tuple[int, bool]:
                     waiting.append((entry.path, depth + 1))
                 else:
                     size += entry.stat(follow_symlinks=False).st_size
-            except OSError:  # It has gone.
+            except OSError:  # The entry has been removed meanwhile.
                 pass
     return size, False
 
@@ -271,7 +271,7 @@ def _entries(path: bytes, most: int = sys.maxsize) -> "list[os.DirEntry[bytes]]"
         try:
             with os.scandir(path) as found:
                 return [entry for entry, _ in zip(found, range(most), strict=False)]
-        except PermissionError:  # The program has closed its own folder.
+        except PermissionError:  # The program has removed the permission to read it.
             if again:
                 _open(path)
         except OSError:
@@ -280,9 +280,9 @@ def _entries(path: bytes, most: int = sys.maxsize) -> "list[os.DirEntry[bytes]]"
 
 
 def _remove(folder: bytes) -> None:
-    """Remove a folder with all that is in it.
+    """Remove a folder and its content.
 
-    Folders further down are first moved up to its top: however deep they lie, no path becomes too long.
+    Nested folders are first moved to the top level, so that no path is too long.
     """
     folders = {folder}
     waiting = [folder]
@@ -323,7 +323,7 @@ def _open(path: bytes) -> None:
 def _send_line(link: int, line: bytes) -> None:
     try:
         os.write(link, line + b"\n")
-    except OSError:  # The listener is gone.
+    except OSError:  # The worker is gone.
         pass
 
 

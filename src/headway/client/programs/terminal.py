@@ -1,4 +1,4 @@
-"""A program under a terminal of its own, at the far end of a session."""
+"""Runs the program of a session under its own terminal."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from typing import Any, Protocol
 
 SUPERVISOR = Path(__file__).with_name("terminal_supervisor.py")
 CHUNK = 32 << 10
-# Nothing of the worker's own environment but these: it may hold passwords.
+# The only variables passed on, because the worker's environment may hold passwords.
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR")
 
 
 class TerminalSession(Protocol):
-    """The part of a session's context that this needs."""
+    """The part of a session's context that ``run_in_terminal`` needs."""
 
     @property
     def size(self) -> tuple[int, int]: ...
@@ -42,10 +42,10 @@ async def run_in_terminal(
 ) -> int:
     """Run a program under a terminal that the session's client types into. Return its exit code, as shells do.
 
-    ``env`` is added to a small environment (PATH, HOME, TERM and the like), not to the worker's own. ``cpu``: seconds
-    of processor time that each of its processes may use; ``memory``: bytes that each may map.
-    When the session ends first, all processes of the terminal get SIGHUP and half a second later SIGKILL; this
-    returns only when they are gone.
+    ``env`` is added to a small environment (PATH, HOME, TERM and the like), not to the worker's own. ``cpu``: CPU
+    seconds for each process. ``memory``: bytes of address space for each process.
+    If the session ends first, all processes of the terminal get SIGHUP, and SIGKILL half a second later. This function
+    returns when they are gone.
     """
     terminal = await _Terminal.start(argv, ctx.size, _environment(env), cwd, cpu, memory)
     try:
@@ -55,12 +55,12 @@ async def run_in_terminal(
 
 
 async def _attend(ctx: TerminalSession, terminal: _Terminal) -> int:
-    """Carry bytes both ways and sizes one way until the program has ended, or the session has."""
+    """Pass bytes in both directions, and window sizes to the program, until the program or the session ends."""
     exited = asyncio.ensure_future(terminal.process.wait())
     output = asyncio.ensure_future(_show(ctx, terminal))
     others = [asyncio.ensure_future(_type(ctx, terminal)), asyncio.ensure_future(_follow_size(ctx, terminal))]
     try:
-        # First the program ends, and all that it has started; then what they said has been sent.
+        # Wait until all processes have ended, then until their output is sent.
         for last in (exited, output):
             await asyncio.wait({last, *others}, return_when=asyncio.FIRST_COMPLETED)
             for other in others:
@@ -92,12 +92,12 @@ async def _follow_size(ctx: TerminalSession, terminal: _Terminal) -> None:
 
 
 class _Terminal:
-    """A program, and the side of its terminal that a person would sit at."""
+    """A program, and the user's side of its terminal."""
 
     def __init__(self, process: asyncio.subprocess.Process, master: int, link: int) -> None:
         self.process = process
         self._master = master
-        self._link = link  # The attendant ends everything when this is closed, by us or because we are gone.
+        self._link = link  # The supervisor ends everything when this pipe closes, also if the worker dies.
         self._loop = asyncio.get_running_loop()
         os.set_blocking(master, False)
 
@@ -140,36 +140,36 @@ class _Terminal:
         return cls(process, master, link)
 
     def resize(self, size: tuple[int, int]) -> None:
-        """Set the size; the kernel tells the processes in the foreground (SIGWINCH)."""
+        """Set the size. The kernel sends SIGWINCH to the processes in the foreground."""
         with contextlib.suppress(OSError):
             _set_size(self._master, size)
 
     async def read(self) -> bytes:
-        """Read what the program says; nothing once no process has the terminal open."""
+        """Return output of the program, or ``b""`` once no process has the terminal open."""
         while True:
             try:
                 return os.read(self._master, CHUNK)
             except BlockingIOError:
                 await self._ready(self._loop.add_reader, self._loop.remove_reader)
-            except OSError:  # EIO: Linux reports so that no process is at the other side.
+            except OSError:  # EIO on Linux: no process has the terminal open.
                 return b""
 
     async def write(self, data: bytes) -> None:
-        """Type; waits while the program does not read."""
+        """Write input for the program. Waits while the program does not read."""
         left = memoryview(data)
         while left:
             try:
                 left = left[os.write(self._master, left) :]
             except BlockingIOError:
                 await self._ready(self._loop.add_writer, self._loop.remove_writer)
-            except OSError:  # It has ended.
+            except OSError:  # The program has ended.
                 return
 
     async def end(self) -> None:
-        """End every process of the terminal, whatever it thinks of that, and wait until they are gone."""
+        """Stop every process of the terminal, by force if needed, and wait until they are gone."""
         os.close(self._link)
         exited = asyncio.ensure_future(self.process.wait())
-        while not exited.done():  # Also if we are told to stop meanwhile: the slot is free only when they are gone.
+        while not exited.done():  # Also if cancelled: the slot is free only when they are gone.
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.shield(exited)
         os.close(self._master)

@@ -1,12 +1,12 @@
-"""Stands between a worker and a program under a terminal: starts it there within its limits, and ends all of it.
+"""Supervises a program under a terminal: starts it with its limits, and ends all its processes.
 
-It is a process of its own for the reasons that ``supervisor.py`` gives. A worker has threads, so it cannot do safely
-what has to be done between fork and exec. When the worker ends, for whatever reason, everything in the terminal ends
-too. Programs that left the terminal (``setsid``, daemons) are found as well: on Linux, orphans come to a subreaper.
+It is a separate process for the reasons in ``supervisor.py``. A worker has threads, so it cannot safely run code
+between fork and exec. When the worker ends in any way, everything in the terminal ends too. On Linux the supervisor is
+a subreaper, so it also finds processes that left the terminal (``setsid``, daemons).
 
-It is run as a script and imports nothing of Headway. Its one argument is JSON: ``argv``, ``cpu``, ``memory``, and the
-number of a pipe (``link``) whose end means that the program is to end. Its exit code is the program's, as shells tell
-it, and it ends only when every process is gone.
+It runs as a script and does not import Headway. Its one argument is JSON: ``argv``, ``cpu``, ``memory``, and the
+descriptor of a pipe (``link``). The supervisor stops the program when the pipe closes. It returns the program's exit
+code, as shells do, and ends only when every process is gone.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ import time
 
 HANG_UP = 0.5  # Seconds between SIGHUP and SIGKILL.
 TICK = 0.02
-NOT_FOUND, NOT_STARTED = 127, 126  # What shells give for these.
+NOT_FOUND, NOT_STARTED = 127, 126  # The exit codes of shells for these cases.
 PR_SET_CHILD_SUBREAPER = 36
 
 
 def main() -> None:
-    """Serve one program."""
+    """Run one program."""
     wanted = json.loads(sys.argv[1])
     link = wanted["link"]
     os.set_inheritable(link, False)
@@ -46,7 +46,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
-        os.dup2(nothing, descriptor)  # The reader of the terminal sees its end when the last of the others is gone.
+        os.dup2(nothing, descriptor)  # The worker then sees the end of the output when the last process is gone.
     code = None
     while code is None:
         readable, _, _ = select.select([link, wake], [], [])
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def become(wanted: dict) -> None:  # type: ignore[type-arg]
-    """Take the terminal, lower the limits, and become the program."""
+    """Make the terminal the controlling one, set the limits, and execute the program."""
     try:
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -84,7 +84,7 @@ def become(wanted: dict) -> None:  # type: ignore[type-arg]
 
 
 def reap(program: int) -> int | None:
-    """Reap processes that have ended. Return the program's exit code, if it is among them."""
+    """Reap processes that have ended. Return the program's exit code if it is one of them, else None."""
     code = None
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -98,11 +98,11 @@ def reap(program: int) -> int | None:
 
 
 def end(program: int) -> None:
-    """Hang up on every process that is left; after a grace, kill them."""
+    """Send SIGHUP to every remaining process, and SIGKILL after a grace."""
     deadline = time.monotonic() + HANG_UP
     left = descendants(program)
     tell(left, signal.SIGHUP)
-    tell(left, signal.SIGCONT)  # What is stopped would not hear of it.
+    tell(left, signal.SIGCONT)  # A stopped process cannot handle SIGHUP.
     while left and time.monotonic() < deadline:
         time.sleep(TICK)
         reap(program)
@@ -121,7 +121,7 @@ def tell(pids: list[int], number: int) -> None:
 
 
 def descendants(program: int) -> list[int]:
-    """Find every process that comes from us. Where the system cannot tell, those of the program's own group."""
+    """Return all descendants of this process. Outside Linux, return the program's process group."""
     if sys.platform != "linux":
         try:
             os.killpg(program, 0)
@@ -139,7 +139,7 @@ def descendants(program: int) -> list[int]:
             if state not in (b"Z", b"X"):
                 parents.setdefault(int(parent), []).append(int(name))
     found = parents.get(os.getpid(), [])
-    for pid in found:  # It grows while we go.
+    for pid in found:  # The list grows during the loop.
         found += parents.get(pid, [])
     return found
 

@@ -17,7 +17,7 @@ __all__ = ["HeadwayBackend", "IoTask", "Queue", "io_cron", "io_task", "queue"]
 
 
 def __getattr__(name: str) -> Any:
-    # Only a project that names the backend needs Django Tasks.
+    # Only a project that uses the backend needs Django Tasks.
     if name == "HeadwayBackend":
         from headway.integrations.django.backend import HeadwayBackend
 

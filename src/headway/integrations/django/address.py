@@ -1,4 +1,4 @@
-"""From an entry of ``DATABASES`` to the address of the store inside that database."""
+"""Builds the address of the store from an entry of ``DATABASES``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORKS = (
 NO_OTHER_WAY = (
     "Jobs in SQLite are in the project's own file, through Django's own connection: leave IOQUEUE_STORE away."
 )
-# What both Django's driver and ours understand.
+# Options that both psycopg and asyncpg understand.
 _PASSED_ON = ("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "passfile", "service", "target_session_attrs")
 
 
@@ -41,12 +41,12 @@ def store_address() -> str:
 
 
 def borrowing_store(alias: str, namespace: str) -> Store:
-    """Make a store in PostgreSQL that uses Django's connection of the thread that calls it."""
+    """Return a PostgreSQL store that uses Django's connection of the calling thread."""
     return postgres_store(store_address(), ThreadConnection(alias).connection, namespace)
 
 
 def address_of(entry: dict[str, Any]) -> str:
-    """Write an entry of ``DATABASES`` as an address."""
+    """Return the address of a database in ``DATABASES``."""
     given = entry.get("OPTIONS") or {}
     query = {name: str(given[name]) for name in _PASSED_ON if given.get(name)}
     host, port = str(entry.get("HOST") or ""), str(entry.get("PORT") or "")

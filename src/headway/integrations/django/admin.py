@@ -1,4 +1,4 @@
-"""Jobs in the admin: to look at, to cancel, to run again. Nothing else about a job can be changed there."""
+"""Jobs in the admin. Users can view, cancel and retry them, but not edit them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _ReadOnly:
 
 
 def _time_field(name: str, description: str) -> Any:
-    """Make a column that shows a moment to the millisecond: attempts may follow one another within a second."""
+    """Return a column that shows a moment in milliseconds, because attempts may follow within one second."""
 
     @admin.display(description=description, ordering=name)
     def show(_: Any, row: Any) -> str:
@@ -69,13 +69,13 @@ class AttemptInline(_ReadOnly, admin.TabularInline):
     finished = _time_field("finished_at", "finished at")
 
     def has_view_permission(self, request: Any, obj: Any = None) -> bool:
-        """Attempts are a part of their job."""
+        """Return whether the user may view jobs, because attempts are part of their job."""
         return bool(request.user.has_perm("ioqueue.view_iojob"))
 
 
 @admin.register(IOJob)
 class IOJobAdmin(_ReadOnly, admin.ModelAdmin):
-    """The list has filters, search and numbers; the page of a job its attempts and error."""
+    """The list has filters, search and totals. The page of a job shows its attempts and its error."""
 
     list_display = ("task_name", "status_shown", "queued_to_the_second", "waited", "attempts", "error", "short_id")
     list_display_links = ("task_name",)
@@ -103,11 +103,11 @@ class IOJobAdmin(_ReadOnly, admin.ModelAdmin):
     finished = _time_field("finished_at", "finished at")
 
     def has_manage_permission(self, request: Any) -> bool:
-        """Cancelling and running again has a permission of its own."""
+        """Return whether the user may cancel and retry jobs."""
         return bool(request.user.has_perm("ioqueue.manage_iojob"))
 
     def get_queryset(self, request: Any) -> Any:
-        """The list needs neither arguments nor results, which may be large."""
+        """Return the jobs. The list defers arguments and results, which may be large."""
         found = super().get_queryset(request)
         on_a_page = getattr(request.resolver_match, "url_name", "").endswith("_changelist")
         return found.defer("args", "kwargs", "result", "last_traceback") if on_a_page else found
@@ -122,12 +122,12 @@ class IOJobAdmin(_ReadOnly, admin.ModelAdmin):
         return super().changelist_view(request, context | (extra_context or {}))
 
     def get_urls(self) -> list[Any]:
-        """Add the address that the buttons on a job's page post to."""
+        """Return the URLs, including the one for the buttons on a job's page."""
         act = path("<path:object_id>/act/", self.admin_site.admin_view(self.act_view), name="ioqueue_iojob_act")
         return [act, *super().get_urls()]
 
     def act_view(self, request: Any, object_id: str) -> Any:
-        """Cancel or retry one job, and go back to its page."""
+        """Cancel or retry one job, and redirect to its page."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         if not (self.has_view_permission(request) and self.has_manage_permission(request)):
@@ -142,7 +142,7 @@ class IOJobAdmin(_ReadOnly, admin.ModelAdmin):
     def change_view(
         self, request: Any, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> Any:
-        """Show a job, with buttons for what may be done with it."""
+        """Show a job, with a button for each action that its status allows."""
         verbs: list[str] = []
         if self.has_manage_permission(request):
             status = self.get_queryset(request).filter(pk=unquote(object_id)).values_list("status", flat=True).first()
@@ -151,7 +151,7 @@ class IOJobAdmin(_ReadOnly, admin.ModelAdmin):
 
     @admin.display(description="status", ordering="status")
     def status_shown(self, job: Any) -> Any:
-        """Return the status, with the endings that IOQueue calls ``error`` apart."""
+        """Return the status, with the exact end state of jobs that IOQueue calls ``error``."""
         return job.status if job.status != "error" else f"error ({job.state.replace('_', ' ')})"
 
     @admin.display(description="queued at", ordering="queued_at")
@@ -160,12 +160,12 @@ class IOJobAdmin(_ReadOnly, admin.ModelAdmin):
 
     @admin.display(description="id", ordering="id")
     def short_id(self, job: Any) -> Any:
-        """The random end of an id tells jobs apart; the whole is on the job's page."""
+        """Return the random end of the id, which is enough to distinguish jobs in a list."""
         return job.pk if len(job.pk) <= 12 else f"…{job.pk[-12:]}"
 
     @admin.display(description="trace id")
     def trace_shown(self, job: Any) -> Any:
-        """Show the trace id as logs have it: the job's own, or one made of its id."""
+        """Return the trace id as in the logs: the job's own, or one derived from the job id."""
         return shown_trace(job.trace_id or None, job.pk)
 
     @admin.display(description="error")
@@ -175,7 +175,7 @@ class IOJobAdmin(_ReadOnly, admin.ModelAdmin):
 
     @admin.display(description="waited")
     def waited(self, job: Any) -> Any:
-        """How long it took from when it was due until it was picked, or until now."""
+        """Return the time from when the job was due until a worker picked it, or until now."""
         until = timezone.now() if job.status == "pending" else job.picked_at or job.finished_at
         return "" if until is None else f"{max(0.0, (until - job.scheduled_at).total_seconds()):,.1f} s"
 
@@ -201,7 +201,7 @@ class IOJobAdmin(_ReadOnly, admin.ModelAdmin):
 
     @admin.action(description="Cancel selected jobs", permissions=["manage"])
     def cancel_jobs(self, request: Any, jobs: Any) -> None:
-        """Pending ones end at once; running ones are asked to stop."""
+        """Cancel jobs. Pending jobs end at once; workers are requested to stop running jobs."""
         states = queue().cancel_jobs(_live(jobs), who=_who(request))
         self._tell(request, sum(state is State.CANCELLED for state in states), "cancelled")
         self._tell(request, sum(state is State.EXECUTING for state in states), "asked to stop")
@@ -209,12 +209,12 @@ class IOJobAdmin(_ReadOnly, admin.ModelAdmin):
 
     @admin.action(description="Retry selected jobs, counts reset", permissions=["manage"])
     def retry_jobs(self, request: Any, jobs: Any) -> None:
-        """All that ended but were not done."""
+        """Retry all jobs that ended without completing."""
         self._again(request, jobs, jobs.filter(status="error"))
 
     @admin.action(description="Replay selected dead letters", permissions=["manage"])
     def replay_jobs(self, request: Any, jobs: Any) -> None:
-        """Only those whose retries were used up."""
+        """Retry only dead letters, the jobs whose retries were used up."""
         self._again(request, jobs, jobs.filter(state="dead_letter"))
 
     def _again(self, request: Any, jobs: Any, fit: Any) -> None:

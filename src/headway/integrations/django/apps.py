@@ -1,4 +1,4 @@
-"""The app that Django installs."""
+"""The Django app."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.db.models.signals import post_migrate, pre_migrate
 
 
 class IoQueueConfig(AppConfig):
-    """IOQueue on Headway. Its label is ``ioqueue``, as it always was."""
+    """IOQueue on Headway. The label stays ``ioqueue``, as in earlier releases."""
 
     name = "headway.integrations.django"
     label = "ioqueue"
@@ -32,10 +32,10 @@ class IoQueueConfig(AppConfig):
 
 
 def prepare_tables(*, using: str, verbosity: int = 1, stdout: Any = None, **_: object) -> None:
-    """Before Django migrates the database that jobs are in, bring Headway's own tables to this release.
+    """Migrate Headway's own tables before Django migrates the database of the jobs.
 
-    They have migrations of their own, which run in one transaction: on PostgreSQL in a schema of their own, in SQLite
-    on Django's connection, with names that begin with ``headway_``.
+    Headway's migrations run in one transaction. On PostgreSQL the tables are in their own schema. On SQLite they have
+    the prefix ``headway_``, and the migrations use Django's connection.
     """
     from django.db import connections
 

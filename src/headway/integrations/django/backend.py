@@ -39,7 +39,7 @@ _normalize_json: Any = import_module(
     "django.utils.json" if FRAMEWORK == "django.tasks" else "django_tasks.utils"
 ).normalize_json
 
-# The names of the framework that is there, whichever it is.
+# The same names for both frameworks, ``django.tasks`` and ``django_tasks``.
 framework: Any = SimpleNamespace(
     Task=_base.Task,
     TaskContext=_base.TaskContext,
@@ -53,17 +53,18 @@ framework: Any = SimpleNamespace(
     Invalid=getattr(_exceptions, "InvalidTask", None) or _exceptions.InvalidTaskError,
 )
 
-# From which priority on which lane is meant.
+# The lowest priority of each lane.
 LANES: Mapping[int, str] = {1: "high", 0: "medium", -100: "low"}
 KNOWN_OPTIONS = ("lanes", "max_retries", "queues", "timeout")
-DEFAULT_QUEUE = "default"  # Its jobs go to the lane of their priority.
+DEFAULT_QUEUE = "default"  # Jobs of this queue go to the lane of their priority.
 
 
 class HeadwayBackend(_backends.BaseTaskBackend):
-    """Submits to the project's queue, inside the caller's transaction; ``manage.py run_ioqueue`` runs the jobs.
+    """Submits to the project's queue, inside the caller's transaction. ``manage.py run_ioqueue`` runs the jobs.
 
-    ``OPTIONS``: ``max_retries`` (0, since Django Tasks knows no retries), ``timeout`` in seconds, ``lanes``: from
-    which priority on which lane is meant, and ``queues``: the lane of a queue, by default the lane of the same name.
+    ``OPTIONS`` may have ``max_retries`` (default 0, because Django Tasks has no retries), ``timeout`` in seconds,
+    ``lanes`` with the lowest priority of each lane, and ``queues`` with the lane of each queue. By default a queue's
+    lane has the name of the queue.
     """
 
     supports_defer = True
@@ -82,7 +83,7 @@ class HeadwayBackend(_backends.BaseTaskBackend):
         self._timeout = self.options.get("timeout", TIMEOUT)
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        """Submit a job. Raises what Django Tasks raises for an invalid task and for values that JSON cannot hold."""
+        """Submit a job. Raises the errors of Django Tasks for an invalid task and for values that JSON cannot hold."""
         self.validate_task(task)
         result = self._result(task, "", args=args, kwargs=kwargs, enqueued_at=None)
         asked = {"queue": task.queue_name, "priority": task.priority, "backend": self.alias}
@@ -104,7 +105,7 @@ class HeadwayBackend(_backends.BaseTaskBackend):
         return result
 
     def get_result(self, result_id: str) -> Any:
-        """Read what became of a job. Raises ``TaskResultDoesNotExist``."""
+        """Read the result of a job. Raises ``TaskResultDoesNotExist``."""
         from headway.integrations.django.models import IOJob
 
         try:
@@ -142,7 +143,7 @@ class HeadwayBackend(_backends.BaseTaskBackend):
         return result
 
     def check(self, **_: Any) -> list[CheckMessage]:
-        """Check that the app with the worker is installed, and that every queue is a lane."""
+        """Check that Headway's app is installed, and that the policy has a lane for every queue."""
         if not apps.is_installed("headway.integrations.django"):
             return [Error("'headway.integrations.django' is missing from INSTALLED_APPS.", id="ioqueue.E006")]
         lanes = {name: self._queues.get(name, name) for name in sorted(self.queues - {DEFAULT_QUEUE})}
@@ -157,7 +158,7 @@ class HeadwayBackend(_backends.BaseTaskBackend):
         ]
 
     def lane_of(self, task: Any) -> str:
-        """Return the lane that jobs of a task go to: that of its queue, or that of its priority."""
+        """Return the lane for a task's jobs: that of its queue, or that of its priority."""
         name = task.queue_name
         if name == DEFAULT_QUEUE and name not in self._queues:
             return self.lane(task.priority)
@@ -168,7 +169,7 @@ class HeadwayBackend(_backends.BaseTaskBackend):
         return next((lane for least, lane in self._lanes if priority >= least), self._lanes[-1][1])
 
     def headway_task(self, task: Any) -> Task[Any, Any, Any]:
-        """Return the task by which Headway knows a Django task: it has the same name, and runs it."""
+        """Return the Headway task with the name of a Django task, which runs that task. Declare it if needed."""
         name, terms = task.module_path, (self.alias, self._max_retries, self._timeout)
         known = queue().tasks.get(name)
         if known is not None and not is_of_django_tasks(known):
@@ -203,7 +204,7 @@ class HeadwayBackend(_backends.BaseTaskBackend):
     def _begun(
         self, task: Any, context: Context, args: list[Any], kwargs: dict[str, Any], asked: dict[str, Any]
     ) -> Any:
-        """Return the result of a job that runs; what went before this attempt is read from the database."""
+        """Return the result of a running job. After the first attempt, read the earlier ones from the database."""
         lease = context._lease
         if lease.epoch > 1:
             return self.get_result(lease.job_id)
@@ -234,7 +235,7 @@ class HeadwayBackend(_backends.BaseTaskBackend):
 
 
 def send_finished(job_id: str) -> None:
-    """Send ``task_finished`` for a job whose outcome is recorded, if it is one of Django Tasks."""
+    """Send ``task_finished`` for a recorded job, if it is one of Django Tasks."""
     from headway.integrations.django.models import IOJob
 
     asked = IOJob.objects.filter(pk=job_id).values_list("asked", flat=True).first()
@@ -250,7 +251,7 @@ def send_finished(job_id: str) -> None:
     if result.status != framework.Status.FAILED:
         framework.finished.send(type(backend), task_result=result)
         return
-    try:  # Receivers look at the exception that is being handled: Django's own logs it.
+    try:  # Receivers read the exception that is being handled; Django's own receiver logs it.
         raise JobFailed(f"{result.errors[-1].exception_class_path}\n{result.errors[-1].traceback}".rstrip())
     except JobFailed:
         framework.finished.send(type(backend), task_result=result)
@@ -269,7 +270,7 @@ def _is_async(task: Any) -> bool:
 
 
 def _task_at(path: str) -> Any:
-    """Find the Django task of a name, or None if there is none by that name any more."""
+    """Return the Django task at a path, or None if it no longer exists."""
     module, _, name = path.rpartition(".")
     if module not in sys.modules and module_of_task(path) is None:
         return None
@@ -281,7 +282,7 @@ def _task_at(path: str) -> Any:
 
 
 def _as_asked(task: Any, asked: Mapping[str, Any], alias: str) -> Any:
-    """Return a task with the options of one job. They are not checked: the settings may have changed since."""
+    """Return a task with the options of one job, unchecked because the settings may have changed since."""
     run_after = asked.get("run_after")
     chosen = copy.copy(task)
     _change(
@@ -295,7 +296,7 @@ def _as_asked(task: Any, asked: Mapping[str, Any], alias: str) -> Any:
 
 
 def _error(text: str, traceback: str) -> Any:
-    """Return an error whose class can be imported, also where Headway itself gave the name."""
+    """Return an error with an importable class path. Add the module if the name has none."""
     kind = text.partition(":")[0]
     if "." not in kind:
         kind = f"builtins.{kind}" if hasattr(builtins, kind) else f"{errors.__name__}.{_own_error(kind)}"
@@ -311,7 +312,7 @@ def _aliases() -> Mapping[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: of a member of ``TextChoices``, the text. Raise what Django Tasks raises."""
+    """Return a value as plain JSON, such as the text of a ``TextChoices`` member. Raises as Django Tasks does."""
     return json.loads(json.dumps(_normalize_json(value)))
 
 
@@ -324,7 +325,7 @@ def _no_lane(queue_name: str, lane: str) -> str:
 
 
 def _queued_at(job_id: str | None) -> datetime:
-    """Read when the database says that a job was submitted, in the caller's transaction."""
+    """Read the submission time of a job from the database, in the caller's transaction."""
     from headway.integrations.django.models import IOJob
 
     found: datetime = IOJob.objects.values_list("queued_at", flat=True).get(pk=job_id)
@@ -332,7 +333,7 @@ def _queued_at(job_id: str | None) -> datetime:
 
 
 def _moment(ms: int) -> datetime:
-    """Return a moment of the store as Django has it."""
+    """Return a store's milliseconds as a datetime, naive if ``USE_TZ`` is off."""
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
     return moment if settings.USE_TZ else timezone.make_naive(moment)
 

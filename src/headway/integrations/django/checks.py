@@ -1,4 +1,4 @@
-"""What ``manage.py check`` says about a project's queue."""
+"""The system checks of ``manage.py check`` for a project's queue."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headway.stores.shared_database import check_sqlite
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:
-    """Check the ``IOQUEUE_*`` settings themselves."""
+    """Check the ``IOQUEUE_*`` settings."""
     options, problems = read_options()
     found: list[CheckMessage] = [
         Warning(problem.message, hint="It changes nothing; remove it, or correct its name.", id="ioqueue.W001")
@@ -45,7 +45,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
 
 
 def check_database(**_: Any) -> list[CheckMessage]:
-    """Check that the database can hold jobs. It is not connected to."""
+    """Check that the database can hold jobs, without connecting to it."""
     alias = database()
     if alias not in connections:
         return [Error(f"IOQUEUE_DATABASE names {alias!r}, which is not in DATABASES.", id="ioqueue.E003")]
@@ -61,7 +61,7 @@ def check_database(**_: Any) -> list[CheckMessage]:
 
 
 def check_tasks(**_: Any) -> list[CheckMessage]:
-    """Check that a worker will find each task declared in modules that are imported here."""
+    """Check that a worker will find each task of the modules that this process has imported."""
     options, _problems = read_options()
     loaded = {name for name in task_modules(options.task_modules) if name in sys.modules}
     reached = loaded | {name for module in loaded for name in _referred_to(sys.modules[module])}
@@ -75,17 +75,17 @@ def check_tasks(**_: Any) -> list[CheckMessage]:
             id="ioqueue.W006",
         )
         for name, function in sorted(functions.items())
-        if "<locals>" not in function.__qualname__  # A test declares such tasks for itself.
+        if "<locals>" not in function.__qualname__  # Such a task belongs to a test.
         and function.__module__ not in reached
-        and (name in queue().crons or module_of_task(name) != function.__module__)  # Nothing leads to a cron.
+        and (name in queue().crons or module_of_task(name) != function.__module__)  # Workers import no cron by name.
     ]
 
 
 def _referred_to(module: ModuleType) -> set[str]:
-    """Name the modules that a module has imported, or imported functions, classes and tasks from."""
+    """Return the modules that a module imports, or imports functions, classes and tasks from."""
     found = set()
     for value in list(vars(module).values()):
-        kind = type(value)  # Not ``isinstance``: that would wake lazy objects.
+        kind = type(value)  # ``isinstance`` would evaluate lazy objects.
         if kind is ModuleType:
             found.add(value.__name__)
         elif kind is FunctionType or issubclass(kind, type):
@@ -137,7 +137,7 @@ def _check_sqlite(alias: str) -> list[CheckMessage]:
 
 
 def _begins_as_writer(alias: str) -> bool:
-    """Return whether transactions take the right to write at once; before Django 5.1 there is no choice to ask for."""
+    """Return whether transactions take the write lock at their start. Before Django 5.1 this cannot be set."""
     if RELEASE < (5, 1):
         return True
     mode = (connections[alias].settings_dict.get("OPTIONS") or {}).get("transaction_mode")

@@ -1,4 +1,4 @@
-"""The ``IOQUEUE_*`` settings: their defaults, and what is wrong with those a project has."""
+"""The ``IOQUEUE_*`` settings, their defaults and their checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headway.core.suggest import did_you_mean
 
 PREFIX = "IOQUEUE_"
 DATABASE = "default"
-HEARTBEAT = 30.0  # Seconds between two renewals of leases at most.
+HEARTBEAT = 30.0  # Maximum seconds between renewals of leases, as in Headway's own settings.
 
 
 def _redis_url() -> str:
@@ -23,10 +23,10 @@ def _redis_url() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The settings, each named as in ``settings.py`` but for the prefix and the capitals.
+    """The settings, with the names of ``settings.py`` in lower case and without the prefix.
 
-    ``visibility_timeout_sec`` is how long a worker that has fallen silent keeps its jobs. While it lives it renews
-    them, however long they take.
+    ``visibility_timeout_sec`` is how long a worker without heartbeats keeps its jobs. A live worker renews its leases,
+    so jobs may take longer.
     """
 
     task_modules: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Options:
 
     @property
     def transient_store(self) -> str | None:
-        """Where transient jobs wait: at the Redis of the settings, under their key, if they name either."""
+        """The address of the Redis store for transient jobs, or None if the settings name neither Redis nor key."""
         named = any(getattr(settings, PREFIX + name, None) is not None for name in ("REDIS_URL", "REDIS_QUEUE_KEY"))
         if not named or self.redis_url is None:
             return None
@@ -56,13 +56,13 @@ class Options:
 
     @property
     def heartbeat(self) -> float:
-        """How often leases are renewed: thrice before they would end, and every half minute at least."""
+        """Seconds between renewals of leases: a third of the visibility timeout, at most ``HEARTBEAT``."""
         return min(HEARTBEAT, self.visibility_timeout_sec / 3)
 
 
 @dataclass(frozen=True, slots=True)
 class SettingProblem:
-    """What is wrong with one setting. ``unknown``: there is no such setting, so it changes nothing."""
+    """An error in one setting. ``unknown``: there is no such setting, so it has no effect."""
 
     setting: str
     message: str
@@ -70,7 +70,7 @@ class SettingProblem:
 
 
 def read_options() -> tuple[Options, list[SettingProblem]]:
-    """Read the settings. One that cannot be used is a problem, and its default is taken: the checks will refuse it."""
+    """Return the settings and their problems. An invalid value gives a problem, and the default applies."""
     known = {field.name: field for field in fields(Options)}
     found: dict[str, Any] = {}
     problems: list[SettingProblem] = []
@@ -94,7 +94,7 @@ def read_options() -> tuple[Options, list[SettingProblem]]:
 
 
 def database() -> str:
-    """Name the database that jobs are kept in."""
+    """Return the alias of the database that holds the jobs."""
     return str(getattr(settings, "IOQUEUE_DATABASE", DATABASE))
 
 

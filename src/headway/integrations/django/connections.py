@@ -1,4 +1,4 @@
-"""Around each job what Django does around each request: no stale connection at its start, none left at its end."""
+"""Closes old database connections before and after each job, as Django does for each request."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from django.db import close_old_connections, reset_queries
 
 from headway.client.app import Headway
 
-LOOK_EVERY = 1.0  # Seconds between checks of the connection that coroutines share.
+LOOK_EVERY = 1.0  # Seconds between checks of the connection that coroutines share; a check costs a thread switch.
 IDLE_AFTER = 0.2  # Seconds from the end of the last coroutine to the last check.
 
 
 def keep_connections_fresh(app: Headway) -> None:
-    """Let every task of an app begin and end so. Only in workers: a call by hand is part of its caller's request."""
+    """Wrap every task of an app. Only workers do this, because a direct call is part of its caller's request."""
     for task in app.tasks.values():
         if not hasattr(task.fn, "keeps_connections_fresh"):
             wrapped: Any = around_coroutine(task.fn, _coroutines) if task.is_async else around_function(task.fn)
@@ -27,7 +27,7 @@ def keep_connections_fresh(app: Headway) -> None:
 
 
 def around_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A connection belongs to a thread, and a thread of the worker runs one job after another."""
+    """Return a function that closes old connections of its thread before and after the job."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -41,7 +41,7 @@ def around_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def around_coroutine(function: Callable[..., Any], jobs: Coroutines) -> Callable[..., Any]:
-    """The ORM's async verbs all go to one thread, whose connection all coroutines share."""
+    """Return a coroutine function that counts its jobs. The async ORM uses one thread and connection for all."""
 
     @functools.wraps(function)
     async def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -55,9 +55,9 @@ def around_coroutine(function: Callable[..., Any], jobs: Coroutines) -> Callable
 
 
 class Coroutines:
-    """The async jobs that run in a worker: their connection is looked at now and then, and soon after the last of them.
+    """Counts the running async jobs of a worker. Checks their connection at intervals, and soon after the last job.
 
-    To go to the other thread before and after each job would cost more than most of what they do.
+    A switch to the ORM's thread before and after each job would cost more than most jobs.
     """
 
     def __init__(self) -> None:

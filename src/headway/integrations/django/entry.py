@@ -1,4 +1,4 @@
-"""What a worker process imports: the project with all its tasks. Named by ``manage.py run_ioqueue``, not by hand."""
+"""The app that ``manage.py run_ioqueue`` passes to worker processes: the project with all its tasks."""
 
 from __future__ import annotations
 

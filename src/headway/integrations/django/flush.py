@@ -1,4 +1,4 @@
-"""Delete the project's jobs when Django empties its database, as ``manage.py flush`` and TransactionTestCase do."""
+"""Deletes the project's jobs when Django empties the database, as ``manage.py flush`` and TransactionTestCase do."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from headway.integrations.django.conf import database, read_options
 from headway.integrations.django.views import WITH_VIEWS, table_prefix
 from headway.stores.shared_database import postgres_schema
 
-# Processes remember the numbers of namespaces and classes, and live workers are registered: these rows stay.
+# These rows stay, because processes cache the ids of namespaces and classes, and live workers are registered.
 KEPT = frozenset({"format", "sequence", "namespace", "class", "worker", "watcher", "document"})
-# How a row of a table is known to be of a namespace, by the first of these columns that the table has.
+# The condition for rows of a namespace, by the first of these columns that a table has.
 OWNERS = {
     "namespace_id": "= {namespace}",
     "class_id": "IN (SELECT class_id FROM {tables}class WHERE namespace_id = {namespace})",
@@ -21,17 +21,17 @@ OWNERS = {
 
 
 def flush_jobs(alias: str) -> None:
-    """Delete every job of this project, and what is counted of jobs, if this database holds them."""
+    """Delete all jobs and totals of this project, if this database holds them."""
     connection = connections[alias]
     if alias != database() or connection.vendor not in WITH_VIEWS:
         return
     tables = table_prefix(connection)
     with _transaction(alias), connection.cursor() as cursor:
         columns = _tables(connection, cursor)
-        namespace = _namespace(cursor, tables) if "namespace" in columns else None  # Else it is not migrated yet.
+        namespace = _namespace(cursor, tables) if "namespace" in columns else None  # None before the first migration.
         if namespace is None:
             return
-        for name in sorted(columns.keys() - KEPT, key=lambda name: name == "job"):  # The others refer to it.
+        for name in sorted(columns.keys() - KEPT, key=lambda name: name == "job"):  # Last: other tables refer to it.
             owner = next((column for column in OWNERS if column in columns[name]), None)
             if owner is not None:
                 mine = OWNERS[owner].format(namespace=namespace, tables=tables)
@@ -48,7 +48,7 @@ def flush_jobs(alias: str) -> None:
 
 
 def let_time_pass(alias: str, ms: int) -> None:
-    """Move all that waits for a moment this many milliseconds into the past, instead of moving the clock for all."""
+    """Move the due times of delayed and limited jobs this many milliseconds back, as if that time had passed."""
     tables = table_prefix(connections[alias])
     with _transaction(alias), connections[alias].cursor() as cursor:
         namespace = _namespace(cursor, tables)
@@ -70,7 +70,7 @@ def _transaction(alias: str) -> Any:
 
 
 def _namespace(cursor: Any, tables: str) -> int | None:
-    """Read the number of this project's namespace."""
+    """Read the id of this project's namespace."""
     cursor.execute(
         f"SELECT namespace_id FROM {tables}namespace WHERE name = %s",  # noqa: S608
         [read_options()[0].namespace],
@@ -80,7 +80,7 @@ def _namespace(cursor: Any, tables: str) -> int | None:
 
 
 def flush_on_signal(*, using: str, **given: Any) -> None:
-    """Receive Django's ``post_migrate``, which ``flush`` sends too: without the plan that ``migrate`` names."""
+    """Delete the jobs on the ``post_migrate`` signal of ``flush``. Unlike that of ``migrate``, it has no ``plan``."""
     if "plan" not in given:
         flush_jobs(using)
 
@@ -99,7 +99,7 @@ def _tables(connection: Any, cursor: Any) -> dict[str, set[str]]:
     from headway.integrations.django.address import store_address
 
     cursor.execute(
-        # A partition is emptied with the table that it is a part of.
+        # A delete from a partitioned table includes its partitions.
         "SELECT c.relname, a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 "
         "WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind IN ('r', 'p') AND NOT c.relispartition",
         [connection.ops.quote_name(postgres_schema(store_address()))],

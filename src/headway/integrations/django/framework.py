@@ -1,4 +1,4 @@
-"""Which Django there is, and which Django Tasks: Django's own since 6.0, before that the package ``django-tasks``."""
+"""The versions of Django and Django Tasks: part of Django since 6.0, before that the package ``django-tasks``."""
 
 from __future__ import annotations
 

@@ -27,21 +27,21 @@ log = logging.getLogger("headway.worker")
 
 
 def task_modules(names: Sequence[str]) -> list[str]:
-    """Name the modules that a worker imports when it starts: ``tasks`` of every installed app, and these."""
+    """Return the modules that a worker imports at its start: ``tasks`` of every installed app, and ``names``."""
     found = [f"{config.name}.tasks" for config in apps.get_app_configs() if find_spec(f"{config.name}.tasks")]
     return list(dict.fromkeys([*found, *names]))
 
 
 def load_task_modules(names: Sequence[str]) -> list[ModuleType]:
-    """Import ``tasks`` of every installed app, and the modules that are named.
+    """Import ``tasks`` of every installed app that has this module, and the modules in ``names``.
 
-    Only an app without such a module is passed over. What goes wrong inside one comes through as it is.
+    An error inside a module is raised unchanged.
     """
     return [importlib.import_module(name) for name in task_modules(names)]
 
 
 def adopt_django_tasks() -> list[str]:
-    """Let a worker know the tasks that Django Tasks declared in any module imported so far. Return their names."""
+    """Declare a Headway task for each Django task in the modules imported so far. Return their names."""
     found = set()
     for task, backend in declared_django_tasks():
         backend.headway_task(task)
@@ -50,14 +50,14 @@ def adopt_django_tasks() -> list[str]:
 
 
 def declared_django_tasks() -> Iterator[tuple[Any, HeadwayBackend]]:
-    """Find the tasks that Django Tasks declared in modules imported so far; it keeps no list of them."""
+    """Yield the Django tasks of all modules imported so far, because Django Tasks keeps no list of them."""
     if f"{FRAMEWORK}.base" not in sys.modules:  # No module has declared any.
         return
     from headway.integrations.django.backend import HeadwayBackend, framework
 
     for module in list(sys.modules.values()):
         for value in list(getattr(module, "__dict__", {}).values()):
-            if not issubclass(type(value), framework.Task):  # Not ``isinstance``: that would wake lazy objects.
+            if not issubclass(type(value), framework.Task):  # ``isinstance`` would evaluate lazy objects.
                 continue
             try:
                 backend = value.get_backend()
@@ -68,10 +68,10 @@ def declared_django_tasks() -> Iterator[tuple[Any, HeadwayBackend]]:
 
 
 def module_of_task(name: str) -> str | None:
-    """Return the module to import for a task that is named by its path, ``module.function``; None if there is none.
+    """Return the module of a task with the name ``module.function``, or None. Imports nothing.
 
-    The name comes out of the database. So the module must be part of an installed app, of the project's own package
-    or of ``IOQUEUE_TASK_MODULES``, and its source must declare the function with a decorator. Nothing is imported here.
+    The name comes from the database. So the module must be part of an installed app, of the project's own package or
+    of ``IOQUEUE_TASK_MODULES``, and its source must declare the function with a decorator or assign it.
     """
     module, _, function = name.rpartition(".")
     if not module or not all(part.isidentifier() for part in name.split(".")):
@@ -89,7 +89,7 @@ def module_of_task(name: str) -> str | None:
 
 
 def import_task_module(name: str) -> bool:
-    """Import the module of a task that a job names. Return whether it was imported; the log says why not."""
+    """Import the module of a task that a job names. Return whether that succeeded, and log why not."""
     module = module_of_task(name)
     if module is None:
         place = name.rpartition(".")[0]
@@ -105,14 +105,14 @@ def import_task_module(name: str) -> bool:
 
 
 def _roots() -> set[str]:
-    """Name the packages and modules whose tasks a worker may import by their names."""
+    """Return the packages and modules whose tasks a worker may import by name."""
     named = (getattr(settings, "SETTINGS_MODULE", None), getattr(settings, "ROOT_URLCONF", None))
     project = {path.partition(".")[0] for path in named if isinstance(path, str) and "." in path}
     return {config.name for config in apps.get_app_configs()} | project | set(read_options()[0].task_modules)
 
 
 def _spec(module: str) -> ModuleSpec | None:
-    """Find a module without importing the packages that it is in."""
+    """Return the spec of a module without importing its parent packages, or None."""
     path: Sequence[str] | None = None
     name, spec = "", None
     for part in module.split("."):
@@ -125,7 +125,7 @@ def _spec(module: str) -> ModuleSpec | None:
 
 
 def _declares(statement: ast.stmt, function: str) -> bool:
-    """Return whether a statement may make a task of this name: a decorated function, or an assignment."""
+    """Return whether a statement may declare a task of this name: a decorated function, or an assignment."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return statement.name == function and bool(statement.decorator_list)
     if isinstance(statement, ast.Assign):

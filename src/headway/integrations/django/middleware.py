@@ -1,4 +1,4 @@
-"""Carries what a request is known by into the jobs that it submits."""
+"""Passes the trace id of a request to the jobs that it submits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from django.utils.decorators import sync_and_async_middleware
 
-# What the request that is being answered here is known by.
+# The trace id of the current request.
 request_trace: ContextVar[str | None] = ContextVar("ioqueue_request_trace", default=None)
 
 LONGEST = 200
@@ -45,7 +45,7 @@ def trace_middleware(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]
 
 
 def trace_of(request: Any) -> str:
-    """Return what a request is known by; odd or overlong texts from outside are not taken."""
+    """Return the trace id of a request. Ignores headers that are too long or not printable ASCII."""
     for header in ("traceparent", "X-Request-ID"):
         text = request.headers.get(header, "")
         if text and len(text) <= LONGEST and text.isascii() and text.isprintable():

@@ -1,4 +1,4 @@
-"""Jobs as a model: a view on Headway's own tables, so there is one truth, and the ORM can ask it."""
+"""Jobs as Django models. They are database views of Headway's own tables, so no data is stored twice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headway.integrations.django.conf import read_options
 
 
 class _OfThisProject(models.Manager):
-    """Jobs are in the database that the settings name; projects that share it have a namespace each."""
+    """Selects the jobs of this project, by the database and the namespace of the settings."""
 
     def get_queryset(self) -> Any:
         options, _ = read_options()
@@ -18,7 +18,7 @@ class _OfThisProject(models.Manager):
 
 
 class IOJob(models.Model):
-    """A durable job. It is read only: tasks make jobs, workers move them, the admin's actions cancel and retry them."""
+    """A durable job, read only. Tasks create jobs, workers run them, and the admin's actions cancel and retry them."""
 
     class Status(models.TextChoices):
         PENDING = "pending"
@@ -42,7 +42,7 @@ class IOJob(models.Model):
     last_error = models.TextField()
     result = models.JSONField(null=True)
 
-    # What IOQueue did not know.
+    # Fields that IOQueue did not have.
     state = models.CharField(max_length=12, help_text="The status in Headway's words, which tell endings apart.")
     finished_at = models.DateTimeField(null=True)
     last_traceback = models.TextField()
@@ -73,11 +73,11 @@ class IOJob(models.Model):
         return f"{self.task_name} ({self.id})"
 
     def save(self, *_: Any, **__: Any) -> None:
-        """Refuse: a job is made by calling its task."""
+        """Raise ``TypeError``. Call the task to create a job."""
         raise TypeError("an IOJob is read only; call the task to make one")
 
     def delete(self, *_: Any, **__: Any) -> Any:
-        """Refuse: cancel it instead, and the policy says how long ended jobs are kept."""
+        """Raise ``TypeError``. Cancel the job instead; the policy decides how long ended jobs are kept."""
         raise TypeError("an IOJob is read only; cancel the job instead")
 
 

@@ -1,4 +1,4 @@
-"""The project as an app for ``manage.py headway``: its tasks, and its store by connections of its own."""
+"""The project as an app for ``manage.py headway``: its tasks, and its store on separate connections."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ log = logging.getLogger("headway.worker")
 class Outcomes:
     """Receives every outcome that this process has recorded. A thread reads the results and calls the receivers.
 
-    ``concerns`` tells by the name of a task whether it is one of Django Tasks, where that is known.
+    ``concerns`` returns whether a task name belongs to Django Tasks, if the caller knows that.
     """
 
     def __init__(self, concerns: Callable[[str], bool] = lambda _: True) -> None:
@@ -34,11 +34,11 @@ class Outcomes:
             self._thread.submit(_send, lease.job_id)
 
     def close(self) -> None:
-        """Wait until the receivers have got every outcome."""
+        """Wait until the receivers have processed every outcome."""
         self._thread.shutdown()
 
     def around(self, lifespan: Lifespan | None) -> Lifespan:
-        """Return a lifespan that ends when the receivers have got every outcome."""
+        """Return a lifespan that ends when the receivers have processed every outcome."""
 
         @contextlib.asynccontextmanager
         async def lifespan_with_outcomes(app: Any) -> AsyncIterator[Mapping[str, Any] | None]:

@@ -1,4 +1,4 @@
-"""Blocking verbs: on SQLite they run in the thread that calls them, whose connection and transaction they use."""
+"""Runs blocking methods. On SQLite they run in the calling thread and use its connection and transaction."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class ProjectPortal(Portal):
-    """Runs coroutines where they are called if ``here``, else on a loop in a thread of its own.
+    """Runs coroutines in the calling thread if ``here`` returns true, else on the loop of a background thread.
 
-    ``lend`` lets a loop use this thread's connection; ``close`` closes what was opened on the loop, before that ends.
-    ``brief``: nothing may stay open between two verbs.
+    ``lend`` lets a loop use this thread's connection. ``close`` closes the loop's connections before the loop ends.
+    ``brief`` returns whether connections must be closed after each call.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class ProjectPortal(Portal):
         self._here, self._lend, self._close, self._brief = here, lend, close, brief
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end."""
+        """Run a coroutine and return its result."""
         if not self._here():
             try:
                 return super().run(coroutine)
@@ -42,7 +42,7 @@ class ProjectPortal(Portal):
             return runner.run(coroutine)
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """Walk an async iterator from plain code, all on one loop."""
+        """Yield the items of an async iterator, all on one loop."""
         if not self._here():
             yield from super().iterate(items)
             return
@@ -58,7 +58,7 @@ class ProjectPortal(Portal):
     def _runner(self) -> Iterator[asyncio.Runner]:
         runner = asyncio.Runner()
         with self._lend():
-            runner.get_loop()  # It goes by what is lent at this moment, for as long as it runs.
+            runner.get_loop()  # The loop keeps the context variables of this moment.
         with runner:
             try:
                 yield runner
@@ -71,7 +71,7 @@ async def _next(items: AsyncIterator[T]) -> T:
 
 
 def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that waits for nothing, without a loop."""
+    """Run a coroutine that never waits, without a loop, and return its result."""
     try:
         coroutine.send(None)
     except StopIteration as end:

@@ -1,4 +1,4 @@
-"""The Headway app of a Django project: its tasks, and the way from a call to a row in its database."""
+"""The Headway app of a Django project: its tasks, and submits to its database."""
 
 from __future__ import annotations
 
@@ -44,11 +44,10 @@ T = TypeVar("T")
 
 
 class Queue(Headway):
-    """The tasks of a Django project. Jobs are kept in its database and submitted on its connection.
+    """The tasks of a Django project. Jobs are in the project's database and are submitted on Django's connection.
 
-    Its settings are ``IOQUEUE_*``; what those do not say comes from ``HEADWAY_*`` variables and ``headway.toml``.
-    In SQLite every blocking verb, not only a submit, goes by the connection of the thread that calls it. So it does
-    inside the transaction of a test.
+    The settings are ``IOQUEUE_*``, then ``HEADWAY_*`` variables and ``headway.toml``. With SQLite, and inside the
+    transaction of a test, every blocking method uses the connection of the calling thread, not only a submit.
     """
 
     def __init__(self) -> None:
@@ -56,27 +55,27 @@ class Queue(Headway):
         self._placed = False
         self._joined: tuple[Any, Store] | None = None
         self.in_worker = False  # Whether this process runs jobs.
-        self._not_found: set[str] = set()  # Tasks that jobs name and that no module declares.
+        self._not_found: set[str] = set()  # Tasks named by jobs that no module declares.
         super().__init__(**worker_settings(options))
         self.client = Client(self._make_callers_store, lambda: self.settings.history)
         self.portal = ProjectPortal(goes_by_callers_connection, lend_connection, self._close_client, in_tests)
         self.submitter = Submitter(self, after_commit)
 
     def configure(self, **settings: Any) -> None:
-        """Set settings over those of the project, as a worker's parent does."""
+        """Override settings of the project, as a worker's parent does."""
         self._placed = self._placed or "store" in settings
         super().configure(**settings)
 
     def make_store(self) -> Store:
-        """Make an unopened store in the project's database, which under tests is another one than in its settings.
+        """Return an unopened store for a worker, in the project's database, which in tests is the test database.
 
-        It is a worker's: what is submitted and asked elsewhere goes by Django's connection, where that is SQLite's.
+        With SQLite, other processes submit and read on Django's connection instead.
         """
         address = self.settings.store if self._placed else store_address()
         return open_store(address, self.settings.namespace, transient=self.settings.transient_store)
 
     def import_task(self, name: str) -> Task[Any, Any, Any] | None:
-        """Return a task that is declared in a module of the project which nothing has imported yet."""
+        """Return a task, or None. Import the project's module that declares the task, if needed."""
         if name not in self.tasks and name not in self._not_found:
             if import_task_module(name):
                 adopt_django_tasks()
@@ -87,15 +86,15 @@ class Queue(Headway):
         return self.tasks.get(name)
 
     def submit(self, call: Call[Any]) -> str | None:
-        """Submit a call as part of the transaction that Django's connection is in. Return the id of its job.
+        """Submit a call in the current transaction of Django's connection. Return the id of its job.
 
-        The id of a transient job is not returned, since nothing can be asked about it.
+        Return None for a transient job, because the store cannot answer questions about it.
         """
         answer = self._submit_in_transaction(call)
         return None if answer is None else answer.job_id
 
     def enqueue(self, call: Call[R]) -> Job[R]:
-        """Submit a call as part of the transaction that Django's connection is in. Return a handle on its job."""
+        """Submit a call in the current transaction of Django's connection. Return a handle on its job."""
         answer = self._submit_in_transaction(call)
         return call.handle(answer or SubmitReply(call.new.job_id, False))
 
@@ -104,7 +103,7 @@ class Queue(Headway):
         return await sync_to_async(self.enqueue, thread_sensitive=True)(call)
 
     def _submit_in_transaction(self, call: Call[Any]) -> SubmitReply | None:
-        """Submit a call on Django's connection. A transient job is sent to its own store after the commit, if any."""
+        """Submit a call on Django's connection. A transient job goes to its own store after the commit."""
         alias = database()
         connection = connections[alias]
         if connection.vendor not in WITH_VIEWS:
@@ -114,7 +113,7 @@ class Queue(Headway):
         if trace is not None and call.new.trace_id is None:
             call = call._replace(task=call.task.using(trace_id=trace))
         if not call.new.persist:
-            # It is best effort: after the commit the caller gets no error, and the log does.
+            # Best effort: an error after the commit is logged, not raised.
             transaction.on_commit(
                 lambda: self._in_use(lambda: self.submitter.submit_blocking([call])), alias, robust=True
             )
@@ -123,7 +122,7 @@ class Queue(Headway):
         if is_sqlite():
             try:
                 (answer,) = self.submitter.submit_by([call], lambda jobs: at_once(self._joined_store().submit(jobs)))
-            except StoreError as problem:  # What any other statement on this connection would raise.
+            except StoreError as problem:  # As any other statement on this connection raises.
                 raise OperationalError(str(problem)) from problem
             return answer
         with connection.wrap_database_errors:
@@ -135,11 +134,11 @@ class Queue(Headway):
         return await sync_to_async(self.submit, thread_sensitive=True)(call)
 
     def look(self) -> Stats:
-        """Read the queue in numbers."""
+        """Read the counts of the queue."""
         return self._in_use(self.stats)
 
     def unknown_tasks(self) -> list[str]:
-        """Name the tasks that jobs wait for and that the workers which met them do not know."""
+        """Return the tasks of waiting jobs that the workers do not have."""
 
         async def queue() -> QueueDiagnostics:
             return await (await self.client.store()).diagnose()
@@ -147,7 +146,7 @@ class Queue(Headway):
         return unknown_tasks(self._in_use(lambda: self.portal.run(queue())))
 
     def why(self, job_id: str) -> list[str]:
-        """Return why a job waits, the binding reason first; nothing for a job whose transaction is still open."""
+        """Return why a job waits, the binding reason first. The list is empty while the job's transaction is open."""
         try:
             return [reason.text for reason in self._in_use(self.job(job_id).why)]
         except JobNotFound:
@@ -168,9 +167,9 @@ class Queue(Headway):
         self._in_use(self.resume)
 
     def migrate(self) -> list[int]:
-        """Bring Headway's own tables to this release. Return the numbers of the steps taken."""
+        """Migrate Headway's own tables to this release. Return the numbers of the migrations that ran."""
         if is_sqlite():
-            self._joined = None  # What it remembers may be of a file that was there before.
+            self._joined = None  # Its cache may belong to an earlier file.
             return migrate(database())
         migrate_store = self.make_store().abilities.migrate
         if migrate_store is None:
@@ -178,7 +177,7 @@ class Queue(Headway):
         return self.portal.run(migrate_store())
 
     def _make_callers_store(self) -> Store:
-        """Make the store for submits and queries. In SQLite there is one for all threads."""
+        """Return the store for submits and reads. With SQLite all threads share one."""
         if is_sqlite():
             return with_transient(self._joined_store(), self.settings.transient_store)
         if in_transaction_of_a_test():
@@ -195,7 +194,7 @@ class Queue(Headway):
         await self.client.close()
 
     def _in_use(self, work: Callable[[], T]) -> T:
-        """Do something with the store. A database made for tests will be dropped, so nothing may stay open there."""
+        """Run a function that uses the store. In tests close the client, because Django drops the test database."""
         try:
             return work()
         finally:
@@ -209,12 +208,12 @@ def in_tests() -> bool:
 
 
 def in_transaction_of_a_test() -> bool:
-    """Return whether this thread is inside a transaction that a test will roll back; no other connection sees it."""
+    """Return whether this thread is in a test's transaction, whose changes no other connection can see."""
     return in_tests() and ThreadConnection(database()).in_atomic_block
 
 
 def after_commit(action: Callable[[], None]) -> None:
-    """Run a function once the transaction that the store was last written in is committed, and never if it is not."""
+    """Run a function once the transaction of the last write is committed, and never if it is rolled back."""
     connection = ThreadConnection(database())
     if connection.joins if is_sqlite() else in_transaction_of_a_test():
         connection.after_commit(action)
@@ -223,7 +222,7 @@ def after_commit(action: Callable[[], None]) -> None:
 
 
 def goes_by_callers_connection() -> bool:
-    """Return whether verbs run in the thread that calls them, on its connection."""
+    """Return whether methods run in the calling thread, on its connection."""
     return is_sqlite() or in_transaction_of_a_test()
 
 
@@ -233,7 +232,7 @@ def worker_settings(options: Options) -> dict[str, Any]:
         "namespace": options.namespace,
         "transient_store": options.transient_store,
         "slots": options.max_concurrency,
-        "reserved": 0,  # All slots are for all jobs, as the documents of IOQueue have it.
+        "reserved": 0,  # IOQueue documents that all slots serve all jobs.
         "heartbeat": options.heartbeat,
         "dead_after": options.visibility_timeout_sec,
         "grace": options.grace_sec,
@@ -251,7 +250,7 @@ _queue: Queue | None = None
 
 
 def queue() -> Queue:
-    """Return the queue of this project, made at the first call: like Django's connections, there is one a process."""
+    """Return the queue of this project. The first call in a process creates it."""
     global _queue
     with _lock:
         if _queue is None:

@@ -1,4 +1,4 @@
-"""``@io_task``: a function whose call is a job."""
+"""``@io_task`` declares a function as a task. A call of the task submits a job."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_RETRIES = 3
-TIMEOUT = 3_600  # Seconds. IOQueue knew no limit at all; a job that hangs should not keep its slot for ever.
+TIMEOUT = 3_600  # Seconds. IOQueue had no limit, but a job that hangs must not keep its slot forever.
 
 
 class IoTask(Generic[P, R]):
-    """A task of a Django project: ``enqueue`` submits a job, ``run`` calls the function here and now.
+    """A task of a Django project. ``enqueue`` submits a job, and ``run`` calls the function directly.
 
-    Calling the task submits a job too, as it did in IOQueue.
+    Calling the task submits a job too, as in IOQueue.
     """
 
     def __init__(self, task: Task[P, R, Any]) -> None:
@@ -34,10 +34,10 @@ class IoTask(Generic[P, R]):
         self.__wrapped__ = task.fn
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Submit a job, as part of the transaction that the database connection is in. Return a handle on it.
+        """Submit a job in the current transaction of the database connection. Return its handle.
 
-        A transient job is sent after the commit. Raises ``ValueError`` for arguments that JSON cannot hold,
-        ``TypeError`` for those that the function does not take.
+        A transient job is sent after the commit. Raises ``ValueError`` for arguments that JSON cannot hold, and
+        ``TypeError`` for arguments that the function does not take.
         """
         return self._queue.enqueue(self._call(args, kwargs))
 
@@ -46,11 +46,11 @@ class IoTask(Generic[P, R]):
         return await self._queue.aenqueue(self._call(args, kwargs))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> str | None:
-        """Submit a job as ``enqueue`` does. Return its id, or None for a transient one."""
+        """Submit a job as ``enqueue`` does. Return its id, or None for a transient job."""
         return self._queue.submit(self._call(args, kwargs))
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> str | None:
-        """The same as calling the task."""
+        """Submit a job, as a call of the task does."""
         return self._queue.submit(self._call(args, kwargs))
 
     async def asend(self, *args: P.args, **kwargs: P.kwargs) -> str | None:
@@ -58,11 +58,11 @@ class IoTask(Generic[P, R]):
         return await self._queue.asubmit(self._call(args, kwargs))
 
     def run(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Call the function here and now, without a job; of an ``async def`` this gives the coroutine."""
+        """Call the function directly, without a job. For an ``async def``, return the coroutine."""
         return self.task(*args, **kwargs)
 
     def using(self, **options: Any) -> IoTask[P, R]:
-        """Return the same task with options for the calls made through it: ``delay``, ``run_after``, ``priority`` …"""
+        """Return the same task with options for its calls: ``delay``, ``run_after``, ``priority`` …"""
         if "connection" in options:
             raise ConfigError(f"task {self.name}: Django's connection is used anyway; leave connection= away")
         return IoTask(self.task.using(**options))
@@ -104,11 +104,11 @@ def io_task(
     persist: bool = True,
     **options: Any,
 ) -> Any:
-    """Make a function a task: ``@io_task``, or ``@io_task(max_retries=5, dedupe=True)``.
+    """Declare a function as a task: ``@io_task``, or ``@io_task(max_retries=5, dedupe=True)``.
 
-    ``name``: by default ``<module>.<function>``. ``max_retries``: a job that keeps failing runs once more than that.
-    ``dedupe``: while a job with the same arguments is pending or running, that one's id is given. ``persist=False``:
-    a transient job, neither kept nor repeated. Other options are those of ``Headway.task``: ``priority``, ``limits``,
+    ``name``: by default ``<module>.<function>``. ``max_retries``: attempts after the first one. ``dedupe``: while a job
+    with the same arguments is pending or running, a submit returns the id of that job. ``persist=False``: jobs are
+    transient, neither stored nor retried. Other options are those of ``Headway.task``: ``priority``, ``limits``,
     ``fair_by``, ``timeout``, ``retry``, ``executor`` … Raises ``ConfigError`` for a name that another function has.
     """
     if dedupe and "unique" in options:
@@ -130,10 +130,10 @@ def io_task(
 def io_cron(
     expression: str, *, tz: str = "UTC", catch_up: str = "skip", overlap: str = "skip", **options: Any
 ) -> Callable[[Callable[..., Any] | IoTask[Any, Any]], IoTask[Any, Any]]:
-    """Run a task by the clock: ``@io_cron("0 3 * * *", tz="Europe/Paris")``, on a function or above ``@io_task``.
+    """Run a task on a schedule: ``@io_cron("0 3 * * *", tz="Europe/Paris")``, on a function or above ``@io_task``.
 
-    Each tick makes one job however many workers there are. ``catch_up`` and ``overlap`` are those of ``Headway.cron``,
-    other options those of ``io_task``. Raises ``BadCron`` for an expression or zone that cannot be read.
+    Each tick creates one job, regardless of the number of workers. ``catch_up`` and ``overlap`` are those of
+    ``Headway.cron``, other options those of ``io_task``. Raises ``BadCron`` for an invalid expression or time zone.
     """
     make = queue().cron(expression, tz=tz, catch_up=catch_up, overlap=overlap)
 

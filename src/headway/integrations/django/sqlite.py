@@ -1,7 +1,7 @@
-"""Jobs in a project's SQLite file: everything goes through Django's connections, so through one SQLite library.
+"""Jobs in a project's SQLite file. All access uses Django's connections, and so one SQLite library.
 
-In web processes and tasks a verb runs on the connection of the thread it is called in, as part of that thread's
-transaction. A worker has connections of its own, made by Django like any other.
+In web processes and tasks, the store uses the connection and the transaction of the calling thread. A worker has
+separate connections, which Django makes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def is_sqlite(alias: str | None = None) -> bool:
 
 
 def sqlite_address(alias: str) -> str:
-    """Return the address by which a worker finds the file. Raises ``ImproperlyConfigured`` if there is no file."""
+    """Return the store address for a worker. Raises ``ImproperlyConfigured`` for a database in memory."""
     if is_in_memory(alias):
         raise ImproperlyConfigured(f"the database {alias!r} is in memory, where a worker cannot see it; give it a file")
     return f"{SCHEME}{alias}"
@@ -42,22 +42,22 @@ def is_in_memory(alias: str) -> bool:
 
 
 def joined_store(alias: str, namespace: str) -> Store:
-    """Make the store of a process that submits and reads, on the connection of the thread that calls a verb."""
+    """Return a store for submits and reads, on the connection of the calling thread."""
     return _store(alias, namespace, caller=ThreadConnection(alias))
 
 
 def worker_store(address: str, namespace: str, clock: Clock | None = None) -> Store:
-    """Make the store of a worker's process, with connections of its own."""
+    """Return the store of a worker process, with separate connections."""
     return _store(address.removeprefix(SCHEME), namespace, clock=clock)
 
 
 def migrate(alias: str) -> list[int]:
-    """Bring Headway's tables to this release, on Django's connection. Return the numbers of the steps taken."""
+    """Migrate Headway's tables on Django's connection. Return the numbers of the migrations that ran."""
     return migrate_sqlite(ThreadConnection(alias).connection(), path_of(alias))
 
 
 def claim_files() -> None:
-    """See that no other SQLite library opens a file in this process that Django may open at any time."""
+    """Reserve Django's SQLite files, so that no other SQLite library in this process opens them."""
     entries: dict[str, Any] = connections.settings  # type: ignore[assignment, unused-ignore]
     for entry in entries.values():
         if entry["ENGINE"].endswith(("sqlite3", "spatialite")) and ":memory:" not in str(entry["NAME"]):
@@ -65,12 +65,12 @@ def claim_files() -> None:
 
 
 def path_of(alias: str) -> Path:
-    """Return the file of a database; for one in memory something that is no file."""
+    """Return the path of a database. For a database in memory the path is not a file."""
     return Path(str(connections[alias].settings_dict["NAME"]))
 
 
 class ThreadConnection:
-    """Django's connection of the thread that asks."""
+    """Django's connection of the calling thread."""
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
@@ -79,7 +79,7 @@ class ThreadConnection:
         return self._wrapper().connection
 
     def after_commit(self, action: Callable[[], None]) -> None:
-        # A transaction that is run by hand has no such moment: workers find the jobs when they look.
+        # Django cannot run callbacks for a manual transaction; workers find its jobs at their next poll.
         wrapper = self._wrapper()
 
         def act_if_committed() -> None:
@@ -92,12 +92,12 @@ class ThreadConnection:
 
     @property
     def in_atomic_block(self) -> bool:
-        """Whether Django is in a transaction that it will end."""
+        """Whether the connection is in a transaction that Django manages."""
         return bool(self._unopened().in_atomic_block)
 
     @property
     def joins(self) -> bool:
-        """Whether what is written now is part of a transaction."""
+        """Whether the connection is in a transaction, which writes would join."""
         return bool(self.connection().in_transaction)
 
     def _wrapper(self) -> Any:
@@ -113,7 +113,7 @@ class ThreadConnection:
 
 @contextlib.contextmanager
 def lend_connection() -> Iterator[None]:
-    """Let a loop that runs in this thread meanwhile use this thread's connection; by itself it would have another."""
+    """Let an event loop in this thread use the thread's connection. Otherwise Django gives the loop a new one."""
     wrapper = connections[database()]
     wrapper.ensure_connection()
     before = _lent.set(wrapper)
@@ -126,7 +126,7 @@ def lend_connection() -> Iterator[None]:
 def _store(alias: str, namespace: str, *, caller: ThreadConnection | None = None, clock: Clock | None = None) -> Store:
     def connect() -> tuple[sqlite3.Connection, Callable[[], None]]:
         wrapper: Any = connections.create_connection(alias)
-        wrapper.inc_thread_sharing()  # One thread makes it, another one uses and closes it.
+        wrapper.inc_thread_sharing()  # Another thread uses and closes it.
         wrapper.ensure_connection()
         return wrapper.connection, wrapper.close
 

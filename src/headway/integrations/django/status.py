@@ -1,4 +1,4 @@
-"""The queue in numbers, in IOQueue's words; read without counting rows one by one."""
+"""The counts of the queue under IOQueue's names, read without counting rows."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from headway.integrations.django.queue import Queue
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """``counts`` by status: ``done`` since the tables were made, ``error`` as long as such jobs are kept."""
+    """The counts of the queue. ``done`` counts since the tables were created, ``error`` only jobs still kept."""
 
     counts: dict[str, int]
     done_last_minute: int
     oldest_wait: float | None  # Seconds.
-    unknown_tasks: list[str]  # Jobs wait for these, and no live worker knows them.
+    unknown_tasks: list[str]  # Tasks of waiting jobs that no live worker has.
     workers: list[dict[str, Any]]
 
     def values(self) -> dict[str, Any]:
@@ -24,7 +24,7 @@ class Status:
 
 
 def look(queue: Queue) -> Status:
-    """Read the numbers."""
+    """Return the counts of a queue."""
     stats = queue.look()
     lanes = stats.lanes.values()
     counts = {

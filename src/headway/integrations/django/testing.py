@@ -1,6 +1,6 @@
-"""Runs a project's jobs inside its tests: ``run_jobs()``, without a worker.
+"""Runs a project's jobs inside its tests with ``run_jobs()``, without a worker.
 
-Everything happens on the connection of the test, and so inside the transaction that ``TestCase`` rolls back.
+The jobs use the connection of the test, and so the transaction that ``TestCase`` rolls back.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from headway.worker.active_job import ActiveJob
 from headway.worker.executors.inline import InlineExecutor
 from headway.worker.executors.thread import Outcome, ThreadExecutor
 
-ATTEMPTS_MAX = 10_000  # A run that starts more than these has jobs that never end.
+ATTEMPTS_MAX = 10_000  # More attempts in one run mean jobs that never end.
 
 
 def run_jobs(*, advance: bool = False, raise_errors: bool = False) -> Drained:
-    """Run every job that is due, and those that they submit, until none is left. Return what became of them.
+    """Run every due job, and the jobs that these submit, until none is left. Return the outcome.
 
-    Claiming, retrying and reporting are those of a worker. Plain functions run in the thread of the test, one after
-    another; ``async def`` runs on a loop beside it, and its ORM calls in the thread of the test.
+    Claims, retries and reports are those of a worker. Plain functions run in the thread of the test, one after
+    another. An ``async def`` runs on an event loop, and its ORM calls in the thread of the test.
     ``advance``: run delayed jobs and retries too, as if the time until then had passed.
-    ``raise_errors``: stop at the first exception that a task raises and raise it here, once its attempt is recorded.
-    Transient jobs are sent by callbacks of the transaction: run them first, with ``captureOnCommitCallbacks``.
+    ``raise_errors``: stop at the first exception of a task and raise it once the attempt is recorded.
+    Callbacks of the transaction send transient jobs. Run the callbacks first, with ``captureOnCommitCallbacks``.
     Raises ``RuntimeError`` after 10,000 attempts.
     """
     return async_to_sync(arun_jobs)(advance=advance, raise_errors=raise_errors)
 
 
 async def arun_jobs(*, advance: bool = False, raise_errors: bool = False) -> Drained:
-    """Run every job that is due, from an ``async def`` test; see ``run_jobs``."""
+    """Run every due job, from an ``async def`` test; see ``run_jobs``."""
     app = queue()
     store = _CallersStore(await sync_to_async(_make_store)(app))
     runner = _CallersRunner(
@@ -62,7 +62,7 @@ async def arun_jobs(*, advance: bool = False, raise_errors: bool = False) -> Dra
 
 
 def _make_store(app: Queue) -> Store:
-    """Make a store on Django's connection of this thread."""
+    """Return a store on Django's connection of this thread."""
     alias, namespace = database(), app.settings.namespace
     return joined_store(alias, namespace) if is_sqlite() else borrowing_store(alias, namespace)
 
@@ -75,12 +75,12 @@ def _send_finished(job_ids: Sequence[str]) -> None:
 
 
 class _CallersStore:
-    """Runs every verb of a store in the thread of the test, one after another with what else runs there."""
+    """Runs every method of a store in the thread of the test, one at a time."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.abilities = store.abilities
-        self._pass_ms = 0  # How much time is to pass before the next verb.
+        self._pass_ms = 0  # Milliseconds to let pass before the next call.
 
     def __getattr__(self, name: str) -> Any:
         verb = getattr(self._store, name)
@@ -99,17 +99,17 @@ class _CallersStore:
         return at_once(verb(*args, **kwargs))
 
     def let_pass(self, ms: int) -> bool:
-        """Have so much time pass for what waits."""
+        """Let this time pass for waiting jobs before the next call."""
         self._pass_ms = ms + 1
         return True
 
     def subscribe(self, _: str) -> Subscription:
-        """Return a subscription that nothing wakes: a run ends when it has nothing more to do."""
+        """Return a subscription without notifications, because a run never waits for new jobs."""
         return LocalSubscription(lambda _: None)
 
 
 class _CallersRunner(DrainingRunner):
-    """Runs plain functions in the thread of the test, whose connection they then use."""
+    """Runs plain functions in the thread of the test, so that they use its connection."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -118,7 +118,7 @@ class _CallersRunner(DrainingRunner):
 
 class _CallersExecutor(ThreadExecutor):
     async def call(self, job: ActiveJob) -> Any:
-        if job.task.is_async:  # Meant for a process, where it would have a loop of its own.
+        if job.task.is_async:  # A task of executor ``process``, which would run its own loop.
             return await InlineExecutor().call(job)
         return await super().call(job)
 
@@ -127,9 +127,9 @@ class _CallersExecutor(ThreadExecutor):
 
 
 def _keeping_transaction(work: Callable[[], Outcome]) -> Outcome:
-    """Run a task so that a statement of it that fails does not end the transaction of the test.
+    """Run a task in a savepoint, so that a failed statement does not break the test's transaction.
 
-    PostgreSQL then undoes what the task has written. In a worker, where there is no transaction around it, that stays.
+    After such a failure PostgreSQL undoes the task's writes. In a worker, without an outer transaction, they stay.
     """
     alias = database()
     if not connections[alias].in_atomic_block:

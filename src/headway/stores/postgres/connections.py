@@ -1,4 +1,4 @@
-"""Connections to one server: a few of them, made when needed and made anew when lost; what goes wrong gets its name."""
+"""A pool of connections to one server. Replaces lost connections and translates the driver's errors."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ class Connections:
                 await self._idle.pop().close(timeout=2)
 
     async def run(self, work: Callable[[Connection], Awaitable[T]], isolation: Isolation | None = None) -> T:
-        """Do some work on a connection, and again while the server is away or others get in the way, for a while.
+        """Run work on a connection, and repeat it for a bounded time while the server is away or a conflict occurs.
 
-        ``isolation``: in a transaction of its own; without it the work is one statement. It must be safe to repeat.
+        With ``isolation`` the work runs in a transaction; without, it is one statement. It must be safe to repeat.
         """
         if self._closed:
             raise StoreError(f"the store {self._address.shown} is not open")
@@ -137,7 +137,7 @@ class Connections:
                 delay = min(1.0, delay * 2)
 
     def _patience(self, now: float) -> float:
-        """Return how long a call may wait for a connection: not long again if another one has just been given up."""
+        """Return how long a call may wait for a connection. The wait is short if another call has just given up."""
         patience = min(self._address.timeout, PATIENCE)
         return min(patience, AWAY_WITHIN) if now - self._gave_up < patience else patience
 
@@ -173,7 +173,7 @@ class Connections:
 
 @contextlib.contextmanager
 def naming(shown: str) -> Iterator[None]:
-    """Turn what the driver reports into Headway's errors, each with what to do."""
+    """Translate the driver's errors to Headway's errors, which say what to do."""
     facts = {"url": shown}
     try:
         yield
@@ -216,7 +216,7 @@ def _is_refusal(problem: BaseException | None) -> bool:
 
 
 def _keep_alive(connection: Connection) -> None:
-    """Let the system find out within half a minute that the other side is gone."""
+    """Set TCP options by which the system detects a dead server within half a minute."""
     transport = getattr(connection, "_transport", None)
     wire = transport.get_extra_info("socket") if transport is not None else None
     if wire is None or wire.family not in (socket.AF_INET, socket.AF_INET6):

@@ -103,7 +103,7 @@ async def _call(
     now_at: int | None,
     look: int,
 ) -> tuple[Row, list[Take], list[int]]:
-    """Call the function, with reports by their numbers. Gives also the takes it was told of, and their classes."""
+    """Call the function with the reports. Return its row, the takes passed to it, and their classes."""
     plan = request.plan
     takes = [] if plan is None else _able(plan, memory)
     classes = [memory.class_ids[take.key] for take in takes]

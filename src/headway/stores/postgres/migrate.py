@@ -1,4 +1,4 @@
-"""Bringing a schema to this Headway's version, and telling whether it is there."""
+"""Reads the version of a schema and migrates it to this release."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def look(connection: Connection, schema: str, shown: str) -> SchemaVersion
 
 
 async def prepare(connection: Connection, schema: str, shown: str) -> None:
-    """See that a schema can be used. An empty one is filled; an older one is left to ``headway migrate``."""
+    """Check that a schema can be used. Fill an empty schema. Raises ``StoreError`` for an older one."""
     found = await look(connection, schema, shown)
     if found.schema is None:
         await migrate(connection, schema, shown)
@@ -61,9 +61,9 @@ async def prepare(connection: Connection, schema: str, shown: str) -> None:
 
 
 async def migrate(connection: Connection, schema: str, shown: str, *, to: int | None = None) -> list[int]:
-    """Bring a schema to the newest version, in one transaction; a process that comes at the same time waits.
+    """Migrate a schema to the newest version in one transaction, under a lock.
 
-    Gives the numbers of the steps taken.
+    Return the numbers of the migrations that ran.
     """
     async with connection.transaction(isolation="read_committed"):
         await connection.fetchval(queries(schema)["migrate_lock"], lock_number(schema, "migrate"))

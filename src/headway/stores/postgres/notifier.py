@@ -1,8 +1,8 @@
 """Wake-ups: one connection that listens, and the subscriptions it wakes.
 
-A notification that is sent while no process listens is gone, and a dead connection looks like a silent one. So the
-listener sends itself a word now and then. If that does not come back, it connects anew, and every subscription looks at
-everything.
+A notification that is sent while no process listens is lost, and a dead connection looks like a silent one. So the
+listener sends itself a message at intervals. If the message does not return, the listener reconnects and wakes every
+subscription.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from headway.stores.postgres.connections import CUT, Connection, connect
 
 log = logging.getLogger("headway.postgres")
 
-CHECK_EVERY = 15.0  # Seconds between two words to oneself.
+CHECK_EVERY = 15.0  # Seconds between two messages of the listener to itself.
 ECHO_WITHIN = 5.0
-WATCHED_MS = 60_000  # A watcher who does not say so again counts no longer.
+WATCHED_MS = 60_000  # Milliseconds after which a watcher that is not recorded again expires.
 BACKOFF_MAX = 5.0
 FIRST_WITHIN = 5.0  # Seconds that verbs wait for the first connection; then wake-ups come later.
 
@@ -71,7 +71,7 @@ class PostgresNotifier:
         return subscription
 
     async def settled(self) -> None:
-        """Wait until new subscriptions are listened for. A server that is away holds no caller up for long."""
+        """Wait until the listener serves new subscriptions, at most ``FIRST_WITHIN`` seconds."""
         if not self._settled.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_WITHIN):
@@ -138,7 +138,7 @@ class PostgresNotifier:
                 await self._note_watchers()
 
     async def _check(self, connection: Connection) -> None:
-        """Send oneself a word. Raises ``TimeoutError`` if it does not come back."""
+        """Send a message to this listener. Raises ``TimeoutError`` if it does not return."""
         self._word = secrets.token_hex(8)
         self._echo = asyncio.get_running_loop().create_future()
         async with asyncio.timeout(ECHO_WITHIN):

@@ -102,7 +102,7 @@ class PostgresStore(SqlStore):
         await self._connections.close()
 
     async def migrate(self) -> list[int]:
-        """Bring the schema to this Headway's version. Gives the numbers of the steps taken."""
+        """Migrate the schema to this release. Return the numbers of the migrations that ran."""
         with naming(self.address.shown):
             connection = await connect(self.address.url, pgbouncer=self.address.pgbouncer)
             try:
@@ -141,7 +141,7 @@ class PostgresStore(SqlStore):
             batch = SubmitBatch(jobs, memory.class_ids, memory.rule_index)
 
     async def _submit_plain(self, plain: PlainSubmit) -> bool:
-        """Submit jobs the short way; gives whether that was possible, else nothing was done."""
+        """Submit plain jobs in one statement. Return whether that was possible; if not, nothing was stored."""
         start = (self._memory.namespace_id, self._now())
 
         async def submit(raw: Connection) -> bool:
@@ -338,7 +338,7 @@ class PostgresStore(SqlStore):
             self._memory.namespace_id = await self._first("namespace_add", self.namespace, self._channel)
 
     async def _first(self, name: str, *values: object) -> Any:
-        """Execute one statement by itself; give the first column of its first row."""
+        """Execute one statement and return the first column of its first row."""
         return await self._connections.run(lambda raw: PostgresRunner(raw, self._schema).first(name, *values))
 
     async def _watch(self, names: list[str], begins: bool) -> None:
@@ -358,7 +358,7 @@ class PostgresStore(SqlStore):
             await self._first("unwatch", ns, names)
 
     def _now(self) -> int | None:
-        """The moment by the clock of tests; in real life there is none here, and the server's own is read."""
+        """Return the time of a test's clock, or None to use the server's clock."""
         return None if self._clock is None else self._clock()
 
 

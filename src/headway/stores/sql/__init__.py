@@ -1,1 +1,1 @@
-"""What the stores on SQL databases share: the verbs, written once for SQLite and PostgreSQL."""
+"""The store methods that SQLite and PostgreSQL share."""

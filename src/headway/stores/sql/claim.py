@@ -1,4 +1,4 @@
-"""The exchange: finish jobs, note progress, claim by the plan, read a snapshot of what waits."""
+"""The exchange: finish jobs, record progress, claim jobs by the plan, read a snapshot of waiting jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headway.stores.unreadable import DAMAGE, read_worker_state, why_unreadable
 
 
 async def exchange(tx: Transaction, request: Exchange) -> ExchangeReply:
-    """Finish jobs, note progress, make due jobs eligible, claim by the plan."""
+    """Finish jobs, record progress, make due jobs eligible, and claim jobs by the plan."""
     refused = None
     if request.finished:
         refused = await tx.finish_quickly(request)
@@ -42,7 +42,7 @@ async def exchange(tx: Transaction, request: Exchange) -> ExchangeReply:
             state = read_worker_state(worker[0])
             able = state is WorkerState.ACTIVE and worker[1] > tx.now_at
             if state is WorkerState.ACTIVE and not able:
-                tx.notify_worker(request.worker_id)  # It is alive, so the clock has stepped: let it renew.
+                tx.notify_worker(request.worker_id)  # It is alive, so the clock has jumped; let it renew.
             if plan is not None and able and not outdated:
                 leases, more = await _claim(tx, request, plan, worker)
     tx.changed += [report.job_id for report in request.finished]
@@ -53,7 +53,7 @@ async def exchange(tx: Transaction, request: Exchange) -> ExchangeReply:
 
 
 async def _is_outdated(tx: Transaction, plan: Plan) -> bool:
-    """Return whether a plan was made before some class came up."""
+    """Return whether a class is newer than the plan."""
     count = await tx.count_classes()
     return plan.known is not None and plan.known < count
 
@@ -69,7 +69,7 @@ async def _claim(tx: Transaction, request: Exchange, plan: Plan, worker: Sequenc
         return leases, more
     if request.wait and not more:
         lanes = None if request.wait_lanes is None else tx.rows.array(request.wait_lanes)
-        if not waiting or lanes != wait_lanes:  # A worker that looks again while it waits writes nothing.
+        if not waiting or lanes != wait_lanes:  # A repeated claim of a waiting worker writes nothing.
             if await tx.lock_waiters():
                 leases, more = await _take_all(tx, request, plan, slots - running)
             if not leases and not more:
@@ -80,7 +80,7 @@ async def _claim(tx: Transaction, request: Exchange, plan: Plan, worker: Sequenc
 
 
 async def _take_all(tx: Transaction, request: Exchange, plan: Plan, slots: int) -> tuple[list[Lease], bool]:
-    """Go through the takes of a plan."""
+    """Claim the takes of a plan. Return the leases, and whether more jobs may be left to claim."""
     worker_id = request.worker_id or ""
     limit_check = LimitCheck(tx)
     walk = PlanWalk(plan, slots=slots, room=await limit_check.pool_room())
@@ -110,15 +110,16 @@ async def _take_all(tx: Transaction, request: Exchange, plan: Plan, slots: int) 
 async def _take(
     tx: Transaction, limit_check: LimitCheck, take: Take, class_id: int, want: int, worker_id: str, token: bytes
 ) -> tuple[list[Lease], bool]:  # fmt: skip
-    """Lease up to ``want`` jobs of a class. Expired ones are cancelled on the way, and those that their own limits hold
-    back are put aside. Return also whether it stopped because it had passed over too many.
+    """Lease up to ``want`` jobs of a class. Cancel expired jobs, and move jobs without room in a limit to its queue.
+
+    Return the leases, and whether the claim stopped because it had skipped ``SKIPPED_MAX`` jobs.
     """
     key, rule_index, now_at = take.key, tx.rule_index, tx.now_at
     are_plain, has_no_limits = tx.rows.are_plain, rule_index.has_no_limits
     on_ladder = counts_on(rule_index.ladder, key.rung)
     leases: list[Lease] = []
-    taken: list[tuple[Any, ...]] = []  # Those taken from the class itself, to be leased together.
-    reached = LOWEST  # The highest order key taken where tenants share.
+    taken: list[tuple[Any, ...]] = []  # Jobs from the class itself, leased together at the end.
+    reached = LOWEST  # The highest order key taken in a fair class.
     assigned: str | None = None
     budget_ms: int | None = None
     passed = 0
@@ -154,7 +155,7 @@ async def _take(
                 try:
                     bound = tx.rows.read_strings(limits)
                     keys = rule_index.keys(task, tenant, bound)
-                except DAMAGE as problem:  # It never runs, so it counts against none of them.
+                except DAMAGE as problem:  # The job never runs, so no limit counts it.
                     keys, unreadable = [], why_unreadable(problem)
                 full = await limit_check.full_key(keys)
                 if full is not None:
@@ -196,23 +197,23 @@ async def _take(
 
 
 class _WaitingJobs:
-    """Reads the jobs of a class in order: those that wait in the class itself merged with its open blocked queues.
+    """Reads the jobs of a class in order, merged from the class itself and its open blocked queues.
 
-    Each batch must be dealt with before the next is asked for. It is one job while a blocked queue is open, since
-    dealing with it may change which queue has the next one.
+    The caller must process each batch before it reads the next. While a blocked queue is open, a batch is one job,
+    because processing it may change which queue has the next job.
     """
 
     def __init__(self, tx: Transaction, class_id: int, count: int) -> None:
         self._db = tx.db
         self._class_id = class_id
         self._count = count
-        self._opened = tx.has_open_blocked  # None opens while jobs are claimed.
-        self._line: list[Any] = []  # What was read of the class itself, the next one last.
+        self._opened = tx.has_open_blocked  # No queue opens during a claim.
+        self._line: list[Any] = []  # Jobs read from the class itself, the next one last.
         self._after = (LOWEST, 0)
         self._exhausted = False
 
     async def next(self) -> tuple[str, Sequence[Any]]:
-        """Return the key that the next jobs are blocked by, or '', and these jobs; no jobs at the end."""
+        """Return the key that blocked the next jobs, or '', and these jobs. The list is empty at the end."""
         if not self._line and not self._exhausted:
             found = await self._db.run("claim_head", self._class_id, "", *self._after, self._count)
             self._exhausted = len(found) < self._count
@@ -226,7 +227,7 @@ class _WaitingJobs:
             self._opened = queue is not None
             if queue is not None and (not self._line or (queue[1], queue[2]) < (self._line[-1][0], self._line[-1][1])):
                 head = await self._db.row("claim_head", self._class_id, queue[0], queue[1], queue[2] - 1, 1)
-                return queue[0], [] if head is None else [head]  # None: it is being cancelled just now.
+                return queue[0], [] if head is None else [head]  # None: another process is cancelling it.
         if not self._line:
             return "", []
         row = self._line.pop()
@@ -241,7 +242,7 @@ async def _expire(tx: Transaction, seq: int) -> None:
 
 
 async def _take_transient(tx: Transaction, key: ClassKey, class_id: int, want: int, worker_id: str) -> list[Lease]:
-    """Take transient jobs; nothing is kept of them."""
+    """Claim transient jobs, which deletes them from the store."""
     paused = tx.rows.array([tx.rows.text(task) for task in tx.rule_index.rules.paused.tasks])
     leases = []
     for row in sorted(await tx.db.run("claim_transient", class_id, paused, want), key=itemgetter(0)):
@@ -258,7 +259,7 @@ async def _take_transient(tx: Transaction, key: ClassKey, class_id: int, want: i
 
 
 async def _make_due_eligible(tx: Transaction) -> None:
-    """Make a bounded batch of due jobs eligible, and open the blocked queues whose time has come."""
+    """Make a bounded batch of due jobs eligible, and open the blocked queues that are due."""
     if tx.has_blocked:
         await tx.db.run("blocked_open_due", tx.namespace_id, tx.now_at)
         tx.blocked_queues_changed()

@@ -1,4 +1,4 @@
-"""Where a job stands, and what classes wait for."""
+"""Diagnostics of jobs and of the queue, and the wait reasons of classes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headway.stores.sql.transaction import Transaction
 
 
 async def diagnose(tx: Transaction) -> QueueDiagnostics:
-    """Return what waits, what runs and which workers could run it."""
+    """Return the waiting jobs, the running jobs and the workers."""
     workers = [tx.rows.worker(row, tx.now_at) for row in await tx.db.rows("workers", tx.namespace_id)]
     running = await tx.executing(sum(worker.running for worker in workers))
     executing = [
@@ -28,7 +28,7 @@ async def diagnose(tx: Transaction) -> QueueDiagnostics:
 
 
 async def diagnose_job(tx: Transaction, job_id: JobId) -> JobDiagnostics | None:
-    """Return one job in the middle of all that."""
+    """Return the diagnostics of one job, or None."""
     row = (await find_rows(tx, [job_id])).get(job_id)
     if row is None:
         return None
@@ -55,7 +55,7 @@ async def diagnose_job(tx: Transaction, job_id: JobId) -> JobDiagnostics | None:
 
 
 async def record_wait_reasons(tx: Transaction, reasons: Mapping[ClassKey, str]) -> None:
-    """Note what each class waits for now, unless another process did a moment ago."""
+    """Record what each class waits for, unless another process has done so within the sample interval."""
     if await tx.db.first("witness_turn", tx.now_at, tx.namespace_id, tx.now_at - WAIT_SAMPLE_INTERVAL_MS) is None:
         return
     for key, reason in reasons.items():

@@ -1,4 +1,4 @@
-"""Every way a job leaves a state: reports, cancels, an operator's retry."""
+"""State changes of jobs by reports, cancels and retries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headway.stores.sql.rows import Row
 from headway.stores.sql.transaction import Transaction
 from headway.stores.unreadable import read_state
 
-# Named once: Python 3.11 searches for an enum's member, and for its value, each time.
+# Constants, because Python 3.11 looks up an enum's member and value slowly.
 _COMPLETED, _QUEUED = State.COMPLETED, State.QUEUED
 _VALUE = {state: state.value for state in State}
 
@@ -25,7 +25,7 @@ _VALUE = {state: state.value for state in State}
 async def finish(
     tx: Transaction, reports: Sequence[Report], asker: str | None = None
 ) -> list[tuple[JobId, ReportStatus]]:  # fmt: skip
-    """Carry out reports under the tokens of their leases. Return those that were not newly taken."""
+    """Apply reports whose token matches their lease. Return the status of those that were not newly accepted."""
     held = await tx.lock_leases([report.seq for report in reports], asker)
     transient = {report.seq for report in reports if not report.token}
     if transient:
@@ -75,7 +75,7 @@ async def finish(
     if freed:
         await tx.db.run_many("free_unique", freed, tx.namespace_id)
     tx.count(counts)
-    if late:  # Only now, since a report may come twice in one batch.
+    if late:  # After the loop, because a batch may contain a report twice.
         found = await tx.db.run("last_token", tx.rows.array([reports[index].seq for index in late]))
         last = {seq: (token, state) for seq, token, state in found}
         answers |= {index: _answer_late(reports[index], last.get(reports[index].seq)) for index in late}
@@ -83,9 +83,9 @@ async def finish(
 
 
 async def cancel(tx: Transaction, row: Row, reason: str) -> State | None:
-    """Cancel a queued job, or ask for an executing one to be stopped.
+    """Cancel a queued job, or request the worker to stop an executing one.
 
-    Return its state afterwards; None if it has just moved and must be looked at again.
+    Return the state afterwards, or None if the job has just changed and must be read again.
     """
     state = read_state(row["state"])
     if state is State.EXECUTING:
@@ -114,9 +114,9 @@ async def cancel(tx: Transaction, row: Row, reason: str) -> State | None:
 
 
 async def retry(tx: Transaction, row: Row) -> State | None:
-    """Queue an ended job again, if it may be.
+    """Queue an ended job again, unless it completed or another live job has its unique key.
 
-    Return its state afterwards; None if it has just moved and must be looked at again.
+    Return the state afterwards, or None if the job has just changed and must be read again.
     """
     state = read_state(row["state"])
     if not state.ended or state is State.COMPLETED:
@@ -150,7 +150,7 @@ def _answer_late(report: Report, last: tuple[bytes | None, str] | None) -> Repor
 
 
 async def _confirm_expired(tx: Transaction, seq: int) -> bool:
-    """Check that a job's worker is past its deadline, and mark it dead: it must register before it speaks again."""
+    """Return whether a job's worker is past its deadline, and mark the worker dead, so that it must register again."""
     worker_id, state, lease_ends_at = await tx.db.row("lease_worker", seq, tx.namespace_id)
     if lease_ends_at is not None and lease_ends_at > tx.now_at and state != WorkerState.DEAD:
         return False
@@ -161,11 +161,11 @@ async def _confirm_expired(tx: Transaction, seq: int) -> bool:
 async def _requeue(
     tx: Transaction, report: Report, error: str | None, reason: str | None, ended: _FinishedLeases
 ) -> None:  # fmt: skip
-    """Put a job back whose lease ends."""
+    """Queue a job again whose lease ends."""
     found = await tx.db.row("lease_to_requeue", report.seq)
     class_id, epoch, eligible_at, task, tenant, expires_at, unique_key = found
     ended.drop(report.seq)
-    await ended.settle()  # A tenant's place depends on what else of the tenant runs.
+    await ended.settle()  # A tenant's place depends on its running jobs.
     if report.needs or report.rung:
         class_id = await tx.class_id(moved_class((await tx.classes())[class_id], report))
     back = Requeue(
@@ -182,7 +182,7 @@ async def _requeue(
 
 
 class _FinishedLeases:
-    """Gathers the leases that end, and writes them together."""
+    """Collects the leases that end, and writes them together."""
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
@@ -192,7 +192,7 @@ class _FinishedLeases:
         self.any = False
 
     def keep(self, report: Report, error: str | None, reason: str | None) -> None:
-        """Note that a lease ends, and its job with it."""
+        """Add a lease that ends together with its job."""
         self._seqs.append(report.seq)
         self._outcomes.append(
             (report.seq, _VALUE[report.state], report.attempts, report.crashes, report.timeout_ms, reason, error,
@@ -200,11 +200,11 @@ class _FinishedLeases:
         )  # fmt: skip
 
     def drop(self, seq: int) -> None:
-        """Note that a lease ends and its job goes back."""
+        """Add a lease that ends while its job is queued again."""
         self._seqs.append(seq)
 
     async def settle(self) -> None:
-        """Write how the jobs ended and then, since that is read from the leases, delete these."""
+        """Write the outcomes of the jobs, which reads the leases, and then delete the leases."""
         if not self._seqs:
             return
         db, now_at = self._tx.db, self._tx.now_at

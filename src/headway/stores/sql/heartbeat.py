@@ -1,4 +1,4 @@
-"""Leases while they last: renewals, and changes to how long their jobs may run."""
+"""Renewals of leases, and changes to how long their jobs may run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headway.stores.unreadable import read_worker_state
 
 
 async def renew(tx: Transaction, beat: Heartbeat) -> HeartbeatReply:
-    """Move a worker's deadline; say what it has lost and what it must stop."""
+    """Extend a worker's deadline. Return the jobs that the worker has lost and those that it must stop."""
     worker = beat.worker
     state = read_worker_state(await tx.db.first("worker_state", worker.worker_id, tx.namespace_id))
     ends_at = tx.now_at + beat.lease_ms
@@ -26,7 +26,7 @@ async def renew(tx: Transaction, beat: Heartbeat) -> HeartbeatReply:
         state = WorkerState.ACTIVE
         values = (worker.host, worker.pid, worker.slots, worker.reserved, offers, worker.version, worker.protocol)
         await tx.db.run("register", worker.worker_id, tx.namespace_id, *values, tx.now_at, ends_at)
-        if tx.rule_index.rules.rungs or tx.rule_index.rules.pool_reserve:  # More slots are more room.
+        if tx.rule_index.rules.rungs or tx.rule_index.rules.pool_reserve:  # More slots may let other jobs start.
             await tx.wake_all()
     elif state is WorkerState.DEAD:
         return HeartbeatReply(tx.now_at, state, [job_id for job_id, _ in beat.held])
@@ -53,7 +53,7 @@ async def renew(tx: Transaction, beat: Heartbeat) -> HeartbeatReply:
 
 
 async def preempt(tx: Transaction, amendments: Sequence[Preemption]) -> list[bool]:
-    """Lower elastic jobs and halt sessions, as far as that changes anything."""
+    """Lower elastic jobs and halt sessions. Return for each amendment whether it changed the job."""
     job_ids = tx.rows.ids([job_id for job_id, _ in amendments])
     seen = {job_id: rest for job_id, *rest in await tx.db.run("leases_by_job", tx.namespace_id, job_ids)}
     changed: list[bool] = []
@@ -75,7 +75,7 @@ async def preempt(tx: Transaction, amendments: Sequence[Preemption]) -> list[boo
 
 
 async def _release_unnamed(tx: Transaction, beat: Heartbeat, named: dict[JobId, bytes]) -> None:
-    """Send back leases that their worker does not know: the reply to their claim was lost."""
+    """Release leases that their worker does not know, because the reply to its claim was lost."""
     found = await tx.db.rows("leases_of", beat.worker.worker_id, tx.namespace_id, ALL)
     leases = [tx.rows.lease(row, tx.rule_index.ladder) for row in found]
     reports = [

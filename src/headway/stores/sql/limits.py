@@ -1,4 +1,4 @@
-"""Limits, rates, the ladder and the pool's reserve, checked in the transaction that claims."""
+"""Checks limits, rates, the ladder and the pool's reserve in the transaction of a claim."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Keys = Sequence[tuple[str, LimitRule]]
 
 
 class LimitCheck:
-    """What is in use, read once a transaction when first asked and kept up with its claims."""
+    """The usage of limits. Reads it once per transaction, on first use, and adds the claims of the transaction."""
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
@@ -28,7 +28,7 @@ class LimitCheck:
     # ------------------------------------------------------------------ limits
 
     async def full_key(self, keys: Keys) -> tuple[str, int | None] | None:
-        """Return the first of these keys that has no room, and when it will have, if that is known."""
+        """Return the first key without room, and when it will have room, or None if that is unknown."""
         now_us = self._tx.now_at * 1_000
         for key, rule in keys:
             if rule.concurrency is not None and (await self._in_use())[key] >= rule.concurrency:
@@ -40,7 +40,7 @@ class LimitCheck:
         return None
 
     async def take(self, keys: Keys) -> str | None:
-        """Count a start against its keys. Return the text that its lease remembers them by."""
+        """Count a start against its keys. Return the text of the keys for the lease."""
         held = []
         for key, rule in keys:
             if rule.concurrency is not None:
@@ -52,7 +52,7 @@ class LimitCheck:
         return self._tx.rows.strings_text(held)
 
     async def settle(self) -> None:
-        """Write what the starts took from their rates."""
+        """Write the new positions of the rates."""
         if self._stepped:
             steps = [(key, self._reached[key]) for key in sorted(self._stepped)]
             await self._tx.db.run_many("rate_step", steps, self._tx.namespace_id)
@@ -73,18 +73,18 @@ class LimitCheck:
     # ------------------------------------------------------------------ the ladder and the pool
 
     async def assign(self, rung: str | None) -> None:
-        """Count a start on the ladder; a session is given no rung."""
+        """Count a start on the ladder. A session has no rung."""
         self._running = add_start(self._tx.rule_index.ladder, await self.running(), rung)
 
     async def running(self) -> RunningJobs:
-        """Return what runs on the ladder."""
+        """Return the running jobs of the ladder."""
         if self._running is None:
             tx = self._tx
             self._running = await read_running(tx.db, tx.namespace_id, tx.rule_index.ladder, tx.now_at)
         return self._running
 
     async def pool_room(self) -> int:
-        """Return how many more jobs of lanes outside the reserve may run, if slots are reserved in the whole pool."""
+        """Return how many more jobs of lanes outside the pool's reserve may run."""
         tx = self._tx
         reserve = tx.rule_index.rules.pool_reserve
         if reserve is None:
@@ -96,14 +96,14 @@ class LimitCheck:
 
 
 async def read_rates(tx: Transaction, keys: Iterable[str]) -> dict[str, int | None]:
-    """Return how far ahead the starts of rates were given away, by their keys."""
+    """Return the position of each rate by key, in microseconds, or None for an unused rate."""
     wanted = list(keys)
     found = await tx.db.run("rate", tx.namespace_id, tx.rows.array(wanted))
     return dict.fromkeys(wanted) | dict(found)
 
 
 async def read_running(db: StatementRunner, namespace_id: int, ladder: Ladder, now_at: int) -> RunningJobs:
-    """Return what runs on the ladder."""
+    """Return the running jobs of the ladder."""
     running = await db.run("running_rungs", namespace_id)
     slots = int(await db.first("live_slots", namespace_id, now_at))
     return summarize_running(ladder, slots, ((row[0], row[1] or None, row[2], row[3]) for row in running))
@@ -112,7 +112,7 @@ async def read_running(db: StatementRunner, namespace_id: int, ladder: Ladder, n
 async def block(
     tx: Transaction, class_id: int, blocked_by: str, order_key: int, seq: int, full: tuple[str, int | None]
 ) -> None:
-    """Move a job to the blocked queue of a key without room. If it waits there already, close that queue."""
+    """Move a job to the blocked queue of a key without room. If the job is there already, close that queue."""
     key, open_at = full
     if blocked_by == key:
         await tx.db.run("blocked_close", open_at, tx.namespace_id, key, class_id)
@@ -130,7 +130,7 @@ async def unblock_head(tx: Transaction, class_id: int, blocked_by: str) -> None:
 
 
 async def give_back(tx: Transaction, held: str) -> None:
-    """Let what waits for the keys of a lease that ends try again."""
+    """Open the blocked queues for the keys of a lease that ends."""
     for key in tx.rows.read_held(held):
         opened = [class_id for (class_id,) in await tx.db.run("blocked_release", tx.namespace_id, key)]
         if opened:
@@ -139,7 +139,7 @@ async def give_back(tx: Transaction, held: str) -> None:
 
 
 async def classes_with_room(tx: Transaction) -> list[int]:
-    """Return the classes that may have room on the ladder, or in the pool, now that a job has left it."""
+    """Return the classes that may have room on the ladder or in the pool after a job has ended."""
     rules = tx.rule_index.rules
     if not rules.rungs and rules.pool_reserve is None:
         return []
@@ -149,7 +149,7 @@ async def classes_with_room(tx: Transaction) -> list[int]:
 
 
 async def adopt_rules(tx: Transaction, before: EnforcedRules) -> None:
-    """Go by the rules as they are now: count leases anew, and let all that was put aside try again."""
+    """Apply changed rules: recompute the limits that leases hold, and open all blocked queues."""
     if not lets_start(before, tx.rule_index.rules):
         return
     held: list[tuple[int, str | None]] = []

@@ -1,4 +1,4 @@
-"""Ordering: where a job that becomes eligible is put, and how the tenants of a class come to share it."""
+"""Assigns the places of eligible jobs, and makes a class fair between its tenants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headway.stores.sql.transaction import Transaction
 
 
 class Requeue(NamedTuple):
-    """A job that comes back to the queue, and what it brings along."""
+    """A job that returns to the queue, with the values that it keeps."""
 
     class_id: int
     seq: int
@@ -27,16 +27,16 @@ class Requeue(NamedTuple):
 
 
 class Ordering:
-    """Assigns order keys in classes. Remembers, within one transaction, what it has read of them."""
+    """Assigns order keys in classes. Caches what it has read for one transaction."""
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
-        self._clocks: dict[int, int | None] = {}  # By class: its clock, or None if no tenants share it.
+        self._clocks: dict[int, int | None] = {}  # By class: its clock, or None if it is not fair.
         self._last: dict[tuple[int, str], int | None] = {}
-        self._plain: dict[int, tuple[int, int]] = {}  # By class that no tenants share: the first and last place given.
+        self._plain: dict[int, tuple[int, int]] = {}  # By class that is not fair: the first and last place.
 
     async def put(self, job: Requeue, eligible_at: int, number: int, *, front: bool = False) -> None:
-        """Let a job wait that ran, ended or was delayed before."""
+        """Make a job eligible that ran, ended or was delayed before."""
         task, tenant = self._tx.rows.read_text(job.task) or "", self._tx.rows.read_text(job.tenant)
         key = await self.place(job.class_id, number, task, tenant, front=front)
         sharer = None if await self._clock(job.class_id) is None else self._tx.rows.text(tenant) or ""
@@ -46,9 +46,9 @@ class Ordering:
     async def place(self, class_id: int, number: int, task: str, tenant: str | None, *, front: bool = False) -> int:
         """Return the order key of a job that becomes eligible.
 
-        ``number``: its place in a class that no tenants share; ``front``: before all that wait.
+        ``number``: its place in a class that is not fair. ``front``: before all waiting jobs.
         """
-        # Dictionaries are asked before anything is awaited: this runs for every job that is submitted.
+        # The dictionary lookup avoids an await for every submitted job.
         clock = self._clocks[class_id] if class_id in self._clocks else await self._clock(class_id)
         if clock is None:
             if tenant is None:
@@ -64,14 +64,14 @@ class Ordering:
         return key
 
     async def _clock(self, class_id: int) -> int | None:
-        """Return the clock of a class, or None if no tenants share it."""
+        """Return the clock of a fair class, or None for another class."""
         if class_id not in self._clocks:
             fair, clock = await self._tx.db.row("class_state", class_id)
             self._clocks[class_id] = clock if fair else None
         return self._clocks[class_id]
 
     async def _become_fair(self, class_id: int, number: int) -> int:
-        """Begin to share a class. What waits or runs there already, or is about to wait, is one tenant's."""
+        """Make a class fair. All jobs that wait or run there already count as those of one tenant."""
         first, last = self._plain.get(class_id, (number, None))
         clock = await self._tx.make_fair(class_id, first)
         self._clocks[class_id] = clock

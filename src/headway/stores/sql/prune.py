@@ -1,4 +1,4 @@
-"""Pruning: bounded batches of what need not be kept."""
+"""Deletes what the policy does not keep, in bounded batches."""
 
 from __future__ import annotations
 
@@ -12,22 +12,20 @@ from headway.stores.sql.transaction import Transaction
 
 DEAD_WORKERS_KEPT_MS = 3_600_000
 STRETCHES_KEPT_MS = 24 * 3_600_000
-SCANNED = 5_000  # Ended jobs that one pruning looks at.
+SCANNED = 5_000  # Ended jobs that one prune reads, to bound its time.
 
 
 @dataclass(slots=True)
 class PruneRound:
-    """How far this process has come in its round over the completed jobs."""
+    """The position of this process in its scan of the completed jobs."""
 
     reached: int = 0
-    trims_once: bool = (
-        False  # Whether jobs beyond the bound on how many are kept are looked for above ``trimmed`` only.
-    )
-    trimmed: int = 0  # No completed job with a number up to this one is left beyond that bound.
+    trims_once: bool = False  # Whether to search for jobs beyond the maximum count only above ``trimmed``.
+    trimmed: int = 0  # Completed jobs beyond the maximum have higher numbers than this.
 
 
 async def prune(tx: Transaction, keep: Keep, limit: int, round_: PruneRound) -> int:
-    """Cancel what has expired and delete what need not be kept. Return the number of jobs it touched."""
+    """Cancel expired jobs and delete what the policy does not keep. Return the number of affected jobs."""
     expired = [seq for (seq,) in await tx.db.run("prune_expiry", tx.namespace_id, tx.now_at, limit)]
     cancelled: list[JobId] = []
     for row in await tx.db.rows("get_by_seq", tx.rows.array(expired)) if expired else ():
@@ -56,7 +54,7 @@ async def prune(tx: Transaction, keep: Keep, limit: int, round_: PruneRound) -> 
 
 
 async def _delete_beyond(tx: Transaction, keep: Keep, limit: int, round_: PruneRound) -> int:
-    """Delete ended jobs of the states of which more are kept than the policy allows. The newest stay."""
+    """Delete the oldest ended jobs of each state beyond the number that the policy keeps."""
     completed: list[int] = []
     if keep.completed_max and limit > 0:
         values = (round_.trimmed, tx.namespace_id, limit, keep.completed_max)
@@ -78,7 +76,7 @@ async def _delete_beyond(tx: Transaction, keep: Keep, limit: int, round_: PruneR
 
 
 async def purge(tx: Transaction, states: Sequence[State], job_ids: Sequence[JobId] | None, limit: int) -> int:
-    """Delete ended jobs now: those named, or a batch of those in these states."""
+    """Delete ended jobs in these states now: the named jobs, or a batch."""
     wanted = tx.rows.array([state.value for state in states])
     if job_ids is None:
         found = await tx.db.run("purge_states", tx.namespace_id, wanted, limit)
@@ -93,7 +91,7 @@ async def _delete(tx: Transaction, completed: list[int], bad: list[int]) -> int:
 
 
 async def _old_completed(tx: Transaction, before_at: int, limit: int, round_: PruneRound) -> list[int]:
-    """Look at a stretch of ended jobs, going round and round: no index is kept for the many that completed."""
+    """Scan the next part of the ended jobs, in a cycle, because completed jobs have no index by time."""
     old: list[int] = []
     start, looked = round_.reached, 0
     while looked < SCANNED and len(old) < limit:
@@ -108,7 +106,7 @@ async def _old_completed(tx: Transaction, before_at: int, limit: int, round_: Pr
                     break
         else:
             if len(stretch) == asked:
-                break  # There is more; the next pruning goes on from here.
+                break  # The next prune continues from here.
             round_.reached = 0
             if start == 0:
                 break

@@ -30,7 +30,7 @@ async def get(tx: Transaction, job_ids: Sequence[JobId]) -> list[JobRecord | Non
 
 
 async def find(tx: Transaction, query: JobQuery) -> list[JobRecord]:
-    """Find jobs, newest first: one statement for each state asked for, so that each walks its own index."""
+    """Find jobs, newest first. Each state has its own statement, so that each uses its own index."""
     if not all(map(is_writable, (query.task, query.lane, query.tenant, query.worker_id))):
         return []
     wanted = (
@@ -53,7 +53,7 @@ async def find(tx: Transaction, query: JobQuery) -> list[JobRecord]:
 
 
 async def _find_ended(tx: Transaction, query: JobQuery, wanted: Sequence[Any]) -> list[JobRecord]:
-    """Find jobs that ended badly, those that ended last first."""
+    """Find jobs that ended without completing, the last ended first."""
     place = query.ended_before or (NEWEST, NEWEST)
     found: list[tuple[int, int]] = []
     for state in query.states:
@@ -69,7 +69,7 @@ async def _read_jobs(tx: Transaction, seqs: list[int]) -> list[JobRecord]:
 
 
 async def stats(tx: Transaction) -> Stats:
-    """Count everything."""
+    """Return the counts of lanes and workers, and the totals."""
     lanes = {
         lane: LaneStats(waiting=waiting, oldest_at=oldest_at, delayed=delayed, executing=executing)
         for lane, waiting, oldest_at, delayed, executing in await tx.db.run("stats_lanes", tx.namespace_id)
@@ -85,7 +85,7 @@ async def stats(tx: Transaction) -> Stats:
 
 
 async def waiting_of(tx: Transaction, tenant: str) -> dict[str, LaneStats]:
-    """Count a tenant's jobs that wait."""
+    """Return the counts of a tenant's waiting jobs by lane."""
     if not is_writable(tenant):
         return {}
     found = await tx.db.run("waiting_of", tx.rows.text(tenant), tx.namespace_id)

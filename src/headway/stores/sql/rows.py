@@ -1,4 +1,4 @@
-"""Turns rows into core's values, and values into columns. Nothing else in these stores knows the columns' shapes."""
+"""Converts rows to core values, and values to columns. Only this module knows the types of the columns."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ def json_text(value: object) -> str:
 
 
 class RunFields(NamedTuple):
-    """What a job says of its run, as far as that can be read."""
+    """The fields of a job that its run needs, as far as they are readable."""
 
     task: str
     payload: bytes
     tenant: str | None
     trace_id: str | None
     retry: RetryRule | None
-    unreadable: str | None = None  # Why not all of it could be read.
+    unreadable: str | None = None  # Why a field is not readable.
 
 
 class RowCodec(ABC):
-    """Reads and writes columns. A database says how it keeps texts and lists."""
+    """Reads and writes columns. Subclasses define how a database stores texts and lists."""
 
     @abstractmethod
     def text(self, value: str | None) -> str | None:
-        """Write a text that a running job made, which may hold any character."""
+        """Return a text of a running job as a column value. The text may contain any character."""
 
     @abstractmethod
     def read_text(self, value: Any) -> str | None: ...
 
     @abstractmethod
     def array(self, values: Iterable[object]) -> Any:
-        """Write a list as one parameter of a statement."""
+        """Return a list as one parameter of a statement."""
 
     @abstractmethod
     def read_array(self, value: Any) -> tuple[str, ...]:
@@ -60,14 +60,14 @@ class RowCodec(ABC):
 
     @abstractmethod
     def are_plain(self, task: Any, payload: Any, tenant: Any, trace_id: Any) -> bool:
-        """Return whether these columns may be used as they are."""
+        """Return whether these columns can be used without decoding."""
 
     @abstractmethod
     def read_run(self, task: Any, payload: Any, tenant: Any, trace_id: Any, retry: Any) -> RunFields:
-        """Read what a job says of its run."""
+        """Read the fields of a job that its run needs."""
 
     def ids(self, job_ids: Sequence[JobId]) -> Any:
-        """Write the ids among these that a job may have; an operator may have typed anything."""
+        """Return the valid ids as one parameter. Ids typed by an operator may contain any character."""
         return self.array([job_id for job_id in job_ids if is_writable(job_id)])
 
     def error_text(self, error: JobError | None) -> str | None:
@@ -85,18 +85,18 @@ class RowCodec(ABC):
         return None if value is None else _retry.decode(value)
 
     def strings_text(self, values: Sequence[str]) -> str | None:
-        """Write a list of texts as one text; None for an empty one."""
+        """Return a list of texts as one text, or None for an empty list."""
         return json_text(list(values)) if values else None
 
     def read_strings(self, value: str | None) -> tuple[str, ...]:
         return () if value is None else _strings.decode(value)
 
     def read_held(self, value: str | None) -> tuple[str, ...]:
-        """Read the limits that a lease counts against. A text that cannot be read counts against none."""
+        """Read the limits that count a lease. An unreadable text means no limits."""
         return () if value is None else read_or((), lambda: _strings.decode(value))
 
     def read_needs(self, value: Any) -> tuple[str, ...]:
-        """Read what a class needs. If that cannot be read, no worker offers it."""
+        """Read the needs of a class. An unreadable value becomes a need that no worker offers."""
         return read_or((str(value),), lambda: self.read_array(value))
 
     def read_error(self, value: str | None) -> JobError | None:

@@ -1,4 +1,4 @@
-"""The verbs of a store on a SQL database, in its transactions."""
+"""The store methods on a SQL database, each in a transaction."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ Verb = Callable[[Transaction], Coroutine[Any, Any, T]]
 
 
 class SqlStore(ABC):
-    """Verbs that both SQL databases carry out alike. A store says how it begins a transaction."""
+    """The store methods that both SQL databases share. Subclasses define how a transaction begins."""
 
     def __init__(self, round_: prune.PruneRound) -> None:
         self._round = round_
 
     @abstractmethod
     def _write(self, verb: Verb[T], *, alone: bool = False, asker: str | None = None) -> Awaitable[T]:
-        """Run a verb in a transaction that may write. ``alone``: with no other one in the namespace."""
+        """Run a function in a write transaction. ``alone``: exclude other write transactions of the namespace."""
 
     @abstractmethod
     def _read(self, verb: Verb[T]) -> Awaitable[T]:
-        """Run a verb that changes nothing; all it reads is of one moment."""
+        """Run a function that only reads, in a transaction that sees one moment."""
 
     @abstractmethod
     async def _expired_leases(self, tx: Transaction, limit: int) -> Sequence[Row]:
-        """Return the leases whose worker let its deadline pass, died or was forgotten."""
+        """Return the leases whose worker is past its deadline, dead or no longer registered."""
 
     async def renew(self, beat: Heartbeat) -> HeartbeatReply:
         check_worker(beat.worker)
@@ -156,12 +156,12 @@ class SqlStore(ABC):
     async def _move(
         self, job_ids: Sequence[JobId], move: Callable[[Transaction, Row], Awaitable[State | None]]
     ) -> list[State | None]:
-        """Move each of the jobs that exist, once. Return all their states afterwards."""
+        """Move each existing job once. Return the states of all jobs afterwards."""
 
         async def write(tx: Transaction) -> list[State | None]:
             states: dict[JobId, State] = {}
             left = list(dict.fromkeys(job_ids))
-            while left:  # Those that moved by themselves in the meantime are looked at again.
+            while left:  # Read jobs again that another process has moved meanwhile.
                 again = []
                 for job_id, row in sorted((await reads.find_rows(tx, left)).items(), key=lambda item: item[1]["seq"]):
                     state = await move(tx, row)

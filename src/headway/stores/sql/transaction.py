@@ -1,4 +1,4 @@
-"""What the verbs need of a transaction: statements by their names, the rules in force, and the database's own ways."""
+"""The interface of a transaction: statements by name, the rules in force, and operations that differ by database."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ LOWEST = -(2**63)  # Below every order key.
 
 
 class StatementRunner(Protocol):
-    """A connection that knows the statements by their names. Values go in the order of a statement's header."""
+    """A connection that executes statements by name. Values are in the order of the statement's header."""
 
     async def run(self, name: str, *values: Any) -> Sequence[Any]:
-        """Return all rows, to be read by position."""
+        """Return all rows, readable by position."""
         ...
 
     async def rows(self, name: str, *values: Any) -> Sequence[Row]:
-        """Return all rows, to be read by name; for verbs that are not hot."""
+        """Return all rows, readable by name. Slower than ``run``."""
         ...
 
     async def row(self, name: str, *values: Any) -> Any:
@@ -41,12 +41,12 @@ class StatementRunner(Protocol):
         ...
 
     async def run_many(self, name: str, rows: Sequence[Sequence[Any]], *shared: Any) -> None:
-        """Execute a statement for each of the rows, whose values follow those that all of them share."""
+        """Execute a statement for each row. The values of a row follow the shared values."""
         ...
 
 
 class Transaction(ABC):
-    """Gathers what a verb changed, and wakes and notifies the workers and clients that it concerns."""
+    """Collects changes, and wakes and notifies the workers and clients concerned."""
 
     rows: RowCodec
 
@@ -64,54 +64,54 @@ class Transaction(ABC):
 
     @abstractmethod
     async def rules_changed(self) -> None:
-        """Note that a part of the rules was written, and read them anew."""
+        """Record that a part of the rules was written, and read the rules again."""
 
     # ------------------------------------------------------------------ classes and their order
 
     @abstractmethod
     async def class_id(self, key: ClassKey) -> int:
-        """Return the number of a class; one that is new becomes known."""
+        """Return the id of a class. Add a new class."""
 
     @abstractmethod
     async def find_class(self, key: ClassKey) -> int | None:
-        """Return the number of a class from which jobs are to be claimed, if there is one."""
+        """Return the id of a class to claim from, or None if there is no such class."""
 
     @abstractmethod
     async def count_classes(self) -> int: ...
 
     async def classes(self) -> dict[int, ClassKey]:
-        """Return all classes by their numbers, those of other processes too."""
+        """Return all classes by id, including those that other processes added."""
         found = await self.db.run("classes", self.namespace_id)
         return {class_id: self.rows.class_key(*columns) for class_id, *columns in found}
 
     @abstractmethod
     async def next_numbers(self, count: int) -> Sequence[int]:
-        """Take the next numbers of the one sequence that orders everything."""
+        """Return the next numbers of the sequence that orders all jobs."""
 
     @abstractmethod
     async def make_fair(self, class_id: int, number: int) -> int:
-        """Let tenants share a class from now on. Return its clock, which begins no later than ``number``."""
+        """Make a class fair between tenants. Return its clock, which starts no later than ``number``."""
 
     @abstractmethod
     async def put_ready(
         self, job: Requeue, order_key: int, eligible_at: int, sharer: str | None, *, front: bool
     ) -> None:  # fmt: skip
-        """Let a job wait in its class that ran, ended or was delayed before."""
+        """Put a job into its class that ran, ended or was delayed before."""
 
     @abstractmethod
     async def put_delayed(self, job: Requeue, due_at: int) -> None:
-        """Hold a job back until it is due."""
+        """Delay a job until it is due."""
 
     @abstractmethod
     async def take_due(self, limit: int) -> Sequence[Requeue]:
-        """Take out the delayed jobs that have fallen due, earliest first."""
+        """Remove and return the delayed jobs that are due, earliest first."""
 
     # ------------------------------------------------------------------ blocked queues
 
     @property
     @abstractmethod
     def has_blocked(self) -> bool:
-        """Whether any job waits for a limit of its own."""
+        """Whether any job is in a blocked queue."""
 
     @property
     @abstractmethod
@@ -135,47 +135,47 @@ class Transaction(ABC):
     # ------------------------------------------------------------------ leases
 
     async def lock_leases(self, seqs: Sequence[int], asker: str | None) -> dict[int, Any]:
-        """Return the leases with these numbers: number, token, cancel_at, unique key and the limits they hold."""
+        """Return the leases with these numbers: number, token, cancel_at, unique key and held limits."""
         return {row[0]: row for row in await self.db.run("leases_by_seq", self.rows.array(seqs))}
 
     async def finish_quickly(self, request: Exchange) -> list[tuple[JobId, ReportStatus]] | None:
-        """Finish the jobs of an exchange in one step, if the database can do that here; None if not."""
+        """Finish the jobs of an exchange in one statement. Return None if the database cannot do that."""
         return None
 
     @abstractmethod
     async def write_leases(
         self, class_id: int, blocked_by: str, worker_id: str, token: bytes, taken: Sequence[tuple[Any, ...]]
     ) -> None:
-        """Lease jobs and remove them from where they wait.
+        """Lease jobs and remove them from their queue.
 
-        ``taken``: for each its row, the limits it holds, the rung it was given, what it was blocked for and how long.
+        ``taken`` has for each job its row, the limits it holds, its assigned rung, what blocked it and for how long.
         """
 
     @abstractmethod
     async def note_claim(self, claim_id: bytes, kept: int, worker_id: str) -> None:
-        """Remember the last claim that gave a worker something, and how many of its leases are kept."""
+        """Record a worker's last claim that returned leases, and the number of its durable leases."""
 
     @abstractmethod
     async def lock_waiters(self) -> bool:
-        """Keep jobs from being submitted unseen by a worker that begins to wait. Return whether it must look again."""
+        """Lock the waiting workers, so that no submit misses a new one. Return whether the worker must claim again."""
 
     @abstractmethod
     async def executing(self, count: int) -> Sequence[Any]:
-        """Return the leases, of which the workers hold ``count``: task, lane, worker, started_at, limits."""
+        """Return all leases: task, lane, worker, started_at, limits. The workers report ``count`` of them."""
 
     @abstractmethod
     async def snapshot(self) -> Snapshot:
-        """Return the snapshot of what waits that plans are made from."""
+        """Return the snapshot of waiting jobs, from which plans are made."""
 
     # ------------------------------------------------------------------ pruning
 
     @abstractmethod
     async def delete_jobs(self, completed: list[int], bad: list[int]) -> int:
-        """Delete ended jobs: those that completed, and those that ended badly. Return how many there were."""
+        """Delete completed jobs, and jobs that ended otherwise. Return the number of deleted jobs."""
 
     @abstractmethod
     async def scan_completed(self, after: int, before_at: int, limit: int) -> Sequence[Any]:
-        """Return ended jobs by number: number, whether it completed before a moment, and its namespace."""
+        """Return ended jobs in order: number, whether the job completed before ``before_at``, and namespace."""
 
     @abstractmethod
     async def fold_totals(self) -> None:
@@ -189,8 +189,8 @@ class Transaction(ABC):
 
     @abstractmethod
     def notify_worker(self, worker_id: str) -> None:
-        """Notify a worker, once this is durable, that it should renew its leases now."""
+        """Notify a worker after the commit that it should renew its leases now."""
 
     @abstractmethod
     async def wake_all(self) -> None:
-        """Wake every waiting worker: what they may claim has changed."""
+        """Wake every waiting worker, because it may be able to claim now."""

@@ -1,4 +1,4 @@
-"""A whole store in one file: made while others use the store, and turned into a store again."""
+"""Copies a store in use to one file, and restores a store from such a copy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headway.stores.sqlite.own_file import OwnFile, check_copy, lacks_log
 
 
 def copy_out(store: OwnFile, target: Path) -> CopySummary:
-    """Copy a store in use into a new file that only its owner may read. Blocks; writers go on meanwhile."""
+    """Copy a store in use to a new file that only its owner may read. Blocks the caller, but not writers."""
     if not store.path.exists():
         raise StoreError(f"there is no store at {store.path}", path=str(store.path))
     with store.naming():
@@ -27,7 +27,7 @@ def copy_out(store: OwnFile, target: Path) -> CopySummary:
 
 
 def copy_in(store: OwnFile, source: Path) -> CopySummary:
-    """Make a store of a copy. Raises ``StoreError`` if there is something in its place."""
+    """Restore a store from a copy. Raises ``StoreError`` if a file of the store exists."""
     if not source.is_file():
         raise StoreError(f"there is no backup at {source}", path=str(source))
     for end in ("", "-wal", "-shm"):
@@ -47,7 +47,7 @@ def copy_in(store: OwnFile, source: Path) -> CopySummary:
 
 
 def _copy(source: apsw.Connection, target: Path) -> CopySummary:
-    """Copy all that a connection sees at one moment, check the copy, and give it its name last."""
+    """Copy the data that a connection sees at one moment, check the copy, and name the file last."""
     if target.exists():
         raise StoreError(f"{target} exists; name a new file", path=str(target))
     if not target.absolute().parent.is_dir():

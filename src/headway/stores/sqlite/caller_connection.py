@@ -1,4 +1,4 @@
-"""Verbs right where the caller is: on the caller's connection, in the caller's thread, in the caller's transaction."""
+"""Runs store methods on the caller's connection, in the caller's thread and transaction."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class CallerConnection(Protocol):
         ...
 
     def after_commit(self, action: Callable[[], None]) -> None:
-        """Do something once the caller's transaction is durable, and only then."""
+        """Run an action once the caller's transaction is durable, and only then."""
         ...
 
 
 class CallerExecutor:
-    """Carries out each verb at once. Inside a transaction it joins it: rolled back, it never was.
+    """Runs each call at once. Inside a transaction of the caller the call joins it, and is rolled back with it.
 
-    There is nothing to wait for, so a verb may be awaited by any loop or by none.
+    Nothing waits, so callers may await a call on any event loop or on none.
     """
 
     def __init__(self, driver: SharedFile, caller: CallerConnection) -> None:
@@ -42,7 +42,7 @@ class CallerExecutor:
             self.driver.check(self._caller.connection())
 
     async def close(self) -> None:
-        """The connection is the caller's."""
+        """Do nothing, because the caller owns the connection."""
 
     async def version(self) -> int | None:
         return self.driver.version()
@@ -76,7 +76,7 @@ class CallerExecutor:
 
 
 class Completed(Generic[T]):
-    """An answer that is there already."""
+    """An awaitable that is done already."""
 
     def __init__(self, value: T) -> None:
         self._value = value
@@ -87,7 +87,7 @@ class Completed(Generic[T]):
 
 
 class _Hooks:
-    """What one call leaves to be done. What it learns is remembered only once it is durable."""
+    """The actions after one call. The cache keeps what the call reads only once it is durable."""
 
     def __init__(self) -> None:
         self.after: list[Callable[[], None]] = []
@@ -96,7 +96,7 @@ class _Hooks:
         self.after.append(action)
 
     def after_rollback(self, action: Callable[[], object]) -> None:
-        """Nothing was remembered that would have to be forgotten."""
+        """Do nothing, because the cache is changed only after a commit."""
 
     def borrow(self, memory: SqliteCache) -> SqliteCache:
         learned = memory.copy()

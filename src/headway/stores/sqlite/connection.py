@@ -1,4 +1,4 @@
-"""A connection to SQLite that knows the statements by their names, whichever library it comes from."""
+"""A SQLite connection that executes statements by name, for either SQLite library."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ BUSY_MS = 10_000
 
 
 class KnownAlready(Exception):
-    """A row with this key is there already."""
+    """A row with this key exists already."""
 
 
 class SqliteConnection(ABC):
-    """What verbs need of a connection. ``raw`` is the library's own; libraries agree on what is used of it here."""
+    """A connection for store methods. ``raw`` is the library's own; both libraries have the methods used here."""
 
-    taken: type[Exception]  # What the library raises for a key that is there already.
+    taken: type[Exception]  # The library's error for a key that exists already.
 
     def __init__(self, raw: Any, statements: Mapping[str, str]) -> None:
         self.raw = raw
-        self.log_pages = 0  # Pages that wait in the log to be brought into the file, if that is ours to do.
+        self.log_pages = 0  # Pages in the log to checkpoint, if Headway does that itself.
         self._statements = statements
 
     def run(self, name: str, *values: Any) -> Any:
@@ -40,11 +40,11 @@ class SqliteConnection(ABC):
 
     @abstractmethod
     def rows(self, name: str, *values: Any) -> list[dict[str, Any]]:
-        """Return all rows as dictionaries; for verbs that are not hot."""
+        """Return all rows as dictionaries. Slower than ``run``."""
 
     @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Undo what is done inside if it raises; a key that is taken raises ``KnownAlready``."""
+        """Undo the changes inside if the block raises. Raises ``KnownAlready`` for a key that exists."""
         self.raw.execute("SAVEPOINT inner")
         try:
             yield
@@ -61,13 +61,13 @@ class SqliteConnection(ABC):
 
 
 class Driver(Protocol):
-    """How a store comes by its connections, and by which library. What goes wrong is named by ``naming``."""
+    """Makes the connections of a store with one SQLite library. ``naming`` translates the library's errors."""
 
     path: Path
-    unmarked: bool  # Whether the file must be marked before it is first written to: see ``checkpoint``.
+    unmarked: bool  # Whether the file must be marked before the first write; see ``checkpoint``.
 
     def prepare(self) -> SqliteConnection:
-        """See that the tables are there and of this release. Gives a connection. Blocks."""
+        """Check that the tables exist and are of this release. Return a connection. Blocks."""
         ...
 
     def connect(self) -> SqliteConnection:
@@ -75,17 +75,17 @@ class Driver(Protocol):
         ...
 
     def checkpoint(self, connection: SqliteConnection) -> None:
-        """Bring what is in the log into the file, as far as that can be done now. Never raises."""
+        """Copy the log into the file as far as possible now. Never raises."""
         ...
 
     def version(self) -> int | None:
-        """Read the schema without changing anything; None if there is nothing yet. Blocks."""
+        """Return the schema version without changing anything, or None if there is no store yet. Blocks."""
         ...
 
     def naming(self) -> AbstractContextManager[None]:
-        """Turn what the library and the system report into Headway's errors, each with what to do."""
+        """Translate errors of the library and the system to Headway's errors, which say what to do."""
         ...
 
     def describe(self) -> dict[str, str]:
-        """What an operator wants to know of the file and the library."""
+        """Return facts about the file and the library for operators."""
         ...

@@ -1,4 +1,4 @@
-"""One SQLite file and its threads: calls are written in groups, read one at a time, and answered on their loops."""
+"""One SQLite file with a writer thread, which groups calls, and a reader thread, which runs one call at a time."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from headway.stores.sqlite.transaction import Hooks, SqliteCache
 T = TypeVar("T")
 log = logging.getLogger("headway.sqlite")
 
-GROUP_MAX = 256  # Calls folded into one transaction.
-LOG_PAGES_MAX = 2_000  # Pages in the log from which they are brought into the file.
-IDLE = 5.0  # Seconds without a call after which they are brought there anyway.
+GROUP_MAX = 256  # Maximum calls in one transaction.
+LOG_PAGES_MAX = 2_000  # Pages in the log that cause a checkpoint.
+IDLE = 5.0  # Seconds without a call that cause a checkpoint of a smaller log.
 
 
 class Database:
     """A file with one writing thread and one reading thread.
 
-    Calls that wait while another commits are folded into the next transaction, so a burst of single
-    submits costs few synchronisations of the disk. Futures belong to whichever loop made the call.
+    Calls that arrive during a commit share the next transaction, so a burst of single submits needs few
+    synchronisations of the disk. Each future belongs to the event loop of its caller.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -41,35 +41,35 @@ class Database:
         self._writes: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._reads: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._open_or_not = threading.Lock()  # No call comes behind the one that ends the threads.
+        self._open_or_not = threading.Lock()  # No call may follow the end marker of a queue.
         self._after: list[Callable[[], None]] = []
         self._undo: list[Callable[[], object]] = []
         self._pid = os.getpid()
         self._identity = FileIdentity(driver.path)
 
     async def open(self) -> None:
-        """Open the file and start the threads. Raises what the driver's ``naming`` names."""
+        """Open the file and start the threads. Raises ``StoreError``."""
         await asyncio.get_running_loop().run_in_executor(None, self._open)
 
     async def close(self) -> None:
-        """End the threads, once they have done what they were asked."""
+        """Stop the threads after they have processed all calls."""
         await asyncio.get_running_loop().run_in_executor(None, self._close)
 
     async def version(self) -> int | None:
-        """Read the schema without changing anything; None if there is nothing yet."""
+        """Return the schema version without changing anything, or None if there is no store yet."""
         return await asyncio.get_running_loop().run_in_executor(None, self.driver.version)
 
     def write(self, function: Callable[[SqliteConnection, Hooks], T], *, vital: bool = True) -> asyncio.Future[T]:
-        """Run a function inside a transaction; its effects are durable when the future is done.
+        """Run a function in a transaction. Its effects are durable when the future is done.
 
-        On a full disk the reserve is given up for what is vital: results and renewals, not new jobs.
+        On a full disk the writer deletes the reserve for vital calls: results and renewals, but not new jobs.
         """
         return self._call(self._writes, function, vital)
 
     def write_waiting(
         self, function: Callable[[SqliteConnection, Hooks], T], *, vital: bool = True, timeout: float | None = None
     ) -> T:
-        """Do the same for a thread without a loop, which waits. Raises ``TimeoutError``."""
+        """Run a function in a transaction and wait, for a thread without a loop. Raises ``TimeoutError``."""
         self._check_process()
         done: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._put(self._writes, _Call(done, function, vital))
@@ -84,15 +84,15 @@ class Database:
         return self._call(self._reads, function, False)
 
     def after_commit(self, action: Callable[[], None]) -> None:
-        """Do something once the running transaction is durable, and only then."""
+        """Run an action once the running transaction is durable, and only then."""
         self._after.append(action)
 
     def after_rollback(self, action: Callable[[], object]) -> None:
-        """Undo something in memory if the running transaction is undone."""
+        """Run an action if the running transaction is rolled back."""
         self._undo.append(action)
 
     def borrow(self, memory: SqliteCache) -> SqliteCache:
-        """One thread writes, and undoes in memory what it undoes in the file: what it learns is known at once."""
+        """Return the cache itself, because the one writer thread undoes its changes after a rollback."""
         return memory
 
     def _open(self) -> None:
@@ -140,7 +140,7 @@ class Database:
             calls.put(call)
 
     def _write(self, connection: SqliteConnection) -> None:
-        """Woken by a call, or to tidy up while there is none; takes at most a group of them; ends on None."""
+        """Run calls in groups of at most ``GROUP_MAX``. Wakes on a call or for a checkpoint. Ends on None."""
         while (first := self._next_write(connection)) is not None:
             group = [first]
             ending = False
@@ -184,11 +184,11 @@ class Database:
                     if connection.raw.in_transaction:
                         connection.raw.execute("ROLLBACK")
                     raise
-            self._identity.check()  # Again: what was written into a file that is gone is not accepted.
+            self._identity.check()  # Again, because a write to a deleted file does not count.
         except Exception as problem:
             for undo in self._undo:
                 undo()
-            # One at a time, so that each fails by its own fault alone; a lock is no call's fault, and waiting is over.
+            # Run calls one at a time, so that only faulty ones fail. A lock is not the fault of a call: do not repeat.
             if len(group) > 1 and not isinstance(problem, StoreBusy):
                 for call in group:
                     self._write_group(connection, [call])
@@ -210,7 +210,7 @@ class Database:
         _settle(group)
 
     def _write_one(self, connection: SqliteConnection, call: _Call, *, alone: bool) -> None:
-        """Run one call; a refusal undoes that call alone. One that its caller has given up is not begun any more."""
+        """Run one call, and undo only this call if it is refused. Skip a call that its caller has cancelled."""
         if call.future.done():
             return
         after, undone = len(self._after), len(self._undo)
@@ -254,7 +254,7 @@ class Database:
         connection.close()
 
     def _read_once(self, connection: SqliteConnection, call: _Call) -> Any:
-        """Run one call in a transaction, so that a verb of several statements sees one moment."""
+        """Run one call in a transaction, so that all its statements see one moment."""
         connection.raw.execute("BEGIN")
         try:
             return call.function(connection, self)
@@ -266,7 +266,7 @@ _Future = asyncio.Future[Any] | concurrent.futures.Future[Any]
 
 
 class _Call:
-    """A function on its way through a thread, and the future of who asked."""
+    """A function to run in a thread, and the caller's future."""
 
     __slots__ = ("error", "function", "future", "value", "vital")
 

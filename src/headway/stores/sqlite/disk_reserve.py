@@ -1,4 +1,4 @@
-"""Room kept beside a store's file: on a full disk SQLite could not even record results without it."""
+"""Reserves disk space beside a store's file, so that SQLite can record results on a full disk."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import os
 from pathlib import Path
 
 RESERVE_BYTES = 2 << 20
-ROOM_BYTES = 2 * RESERVE_BYTES  # Free bytes from which the room is kept again: what runs may need some meanwhile.
+ROOM_BYTES = 2 * RESERVE_BYTES  # Free bytes needed to write the reserve again; running jobs need the rest.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def reserve_path(path: Path) -> Path:
-    """Name the file that keeps the room."""
+    """Return the path of the reserve file."""
     return path.with_name(path.name + "-ballast")
 
 
 def write_reserve(path: Path) -> bool:
-    """Keep some room. Return False if there is none; where it cannot be kept for another reason, that is no matter."""
+    """Write the reserve. Return False if the disk is full, and True on success or any other error."""
     try:
         descriptor = os.open(reserve_path(path), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     except OSError as problem:
@@ -37,7 +37,7 @@ def write_reserve(path: Path) -> bool:
 def has_room(path: Path) -> bool:
     """Return whether new jobs may use the disk: the reserve is there, or could be written again.
 
-    While it is given up, the room that is left belongs to what runs.
+    Without the reserve, the remaining space belongs to running jobs.
     """
     if reserve_path(path).exists():
         return True

@@ -1,6 +1,6 @@
-"""Whether the path of a store still leads to the file that is open.
+"""Checks whether the path of a store still leads to the open file.
 
-SQLite goes on writing into a file that was deleted or replaced, and everything it accepts is lost with it.
+SQLite continues to write to a file that was deleted or replaced, and those writes are lost.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from headway.core.errors import StoreUnavailable
 
 
 class FileIdentity:
-    """Remembers which files were opened. Looking again costs two calls to the system."""
+    """Records the identity of the open files. A check costs two system calls."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, tuple[int, int]] = {}
 
     def note(self) -> None:
-        """Take the file that is at the path now for the one that is open."""
+        """Record the files that are at the path now as the open ones."""
         path = os.path.abspath(self._path)  # The process may change its folder.
         self._files = (path, f"{path}-wal")
         self._known = {}

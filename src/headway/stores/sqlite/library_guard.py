@@ -1,7 +1,7 @@
-"""One SQLite library a file: two of them in one process drop each other's locks, and commits are lost.
+"""Allows one SQLite library per file, because two in one process drop each other's locks and lose commits.
 
-A lock that POSIX gives belongs to the process, and closing any descriptor of a file drops them all. A library knows
-of its own descriptors and waits with closing them; it cannot know of another library's.
+A POSIX lock belongs to the process, and closing any descriptor of a file drops all its locks. A library delays closing
+its own descriptors, but cannot know those of another library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headway.core.errors import StoreError
 
 APSW, STDLIB = "apsw", "sqlite3"
 
-# Of this process, as the locks are.
+# Per process, like the locks.
 _lock = threading.Lock()
 _held: Counter[tuple[str, str]] = Counter()
 

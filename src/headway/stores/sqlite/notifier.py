@@ -1,7 +1,7 @@
-"""Wake-ups between processes that share a file: a named pipe for each subscription, in a folder beside it.
+"""Wake-ups between processes that share a file. Each subscription has a named pipe in a folder beside the file.
 
-A named pipe has no limit on the length of its path, as a Unix socket has; a write of at most 4 KiB arrives whole;
-and opening one that no process reads fails at once, so the process that notifies it sees that and removes a dead one.
+Unlike a Unix socket, a named pipe has no limit on the length of its path. A write of at most 4 KiB arrives whole.
+Opening a pipe without a reader fails at once, so the notifying process can remove pipes of dead processes.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class PipeNotifier:
         self._watchers_seen_ns = -1
 
     def check(self) -> None:
-        """Raise ``StoreError`` if another user could have put something into the folder.
+        """Raise ``StoreError`` if another user could have written to the folder.
 
-        It must belong to us or to the owner of the store, who has it in hand anyway, and no other may enter it.
+        The folder must belong to this user or to the owner of the store, and no other user may enter it.
         """
         try:
             found = os.lstat(self._folder)
@@ -64,7 +64,7 @@ class PipeNotifier:
         _write(self._folder / quote(name, safe=""), _EVERYTHING)
 
     def notify_watchers(self, job_ids: Iterable[JobId]) -> None:
-        """Send every watcher the jobs that have changed. Costs one look at the folder's time without watchers."""
+        """Send the changed jobs to every watcher. Without watchers this costs one ``stat`` of the folder."""
         watchers = self._find_watchers()
         if not watchers:
             return
@@ -83,28 +83,28 @@ class PipeNotifier:
             try:
                 with os.scandir(self._folder) as entries:
                     self._watchers = [Path(entry.path) for entry in entries if entry.name.startswith(JOB_CHANNEL)]
-            except OSError:  # No descriptor is free: those that are not known yet find out by their slow look.
+            except OSError:  # No free descriptor; new watchers rely on their periodic reads.
                 return self._watchers
-            # A folder's time moves in steps of some milliseconds, so a fresh one may hide a later change.
+            # A folder's mtime has a resolution of milliseconds, so a recent one may hide a later change.
             settled = time.time_ns() - changed_ns > _STEP_NS
             self._watchers_seen_ns = changed_ns if settled else -1
         return self._watchers
 
 
 class PipeSubscription:
-    """The reading end of a named pipe, made when listening begins and removed when it ends."""
+    """The reading end of a named pipe, which exists as long as the subscription."""
 
     call = None
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # A pipe that is found without a reader is taken for a dead one's and removed, so it has one before it is found.
+        # Other processes remove a pipe without a reader, so the pipe gets its name after it has one.
         unborn = path.with_name(f".{uuid4().hex}")
         os.mkfifo(unborn, 0o600)
-        # Opened for writing too, so that the pipe never reports its end when a ringer closes it.
+        # Opened for writing too, so that the pipe does not report its end when a notifier closes it.
         self._descriptor = os.open(unborn, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         unborn.rename(path)
-        self._waiting: asyncio.AbstractEventLoop | None = None  # The loop that looks at the pipe just now.
+        self._waiting: asyncio.AbstractEventLoop | None = None  # The loop that reads the pipe now.
 
     async def wait(self, timeout: float) -> Sequence[JobId] | None:
         heard = self._read()
@@ -132,7 +132,7 @@ class PipeSubscription:
             self._descriptor = -1
 
     def _leave_loop(self) -> None:
-        """Let the loop forget the pipe. Before it is closed: the next file with its number would inherit the entry."""
+        """Remove the pipe from the loop before it is closed, because another file may get its descriptor."""
         loop, self._waiting = self._waiting, None
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # The loop itself is closed.
@@ -173,7 +173,7 @@ def _write(path: Path, message: bytes) -> None:
     except BrokenPipeError:
         pass  # Its reader has just left.
     except BlockingIOError:
-        pass  # Full, so its reader has plenty to wake up for; what it misses, its slow look finds.
+        pass  # Full, so the reader wakes anyway; its periodic reads find the rest.
     finally:
         os.close(descriptor)
 

@@ -1,4 +1,4 @@
-"""A file of Headway's own, through apsw: opening it, checking that it is ours, naming what goes wrong."""
+"""Headway's own SQLite file, through apsw: opens it, checks that it is a store, and translates errors."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from headway.stores.sqlite.library_guard import APSW, claim, release
 from headway.stores.sqlite.statements import MIGRATIONS, numbered
 
 APPLICATION_ID = 0x48445759  # "HDWY"
-SHORT_WAIT, LONG_WAIT = 0.0004, 0.002  # Seconds between two tries for the lock,
-SHORT_WAITS = 25  # and how many of the short ones come first.
+SHORT_WAIT, LONG_WAIT = 0.0004, 0.002  # Seconds between two tries for the lock.
+SHORT_WAITS = 25  # Tries with the short wait, before the long ones.
 
 
 class _BusyHandler:
-    """What SQLite calls while another process holds the lock; gives whether to try again.
+    """SQLite calls this while another process holds the lock. Return whether to try again.
 
-    By itself it would sleep in steps of 1, 2, 5, 10 ms and more, several times as long as a transaction takes: two
-    workers would run a fifth less.
+    SQLite's own handler sleeps 1, 2, 5, 10 ms and more, several times as long as a transaction. With it, two workers
+    would run a fifth fewer jobs.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class _BusyHandler:
 
 
 class OwnFileConnection(SqliteConnection):
-    """A connection of apsw's."""
+    """A connection of apsw."""
 
     taken = apsw.ConstraintError
 
@@ -76,7 +76,7 @@ class OwnFileConnection(SqliteConnection):
         except BaseException:
             self.close()
             raise
-        # Otherwise a statement is planned anew at every execution with other values, at ten times its own cost.
+        # Otherwise SQLite plans a statement again for other values, at ten times the cost of its execution.
         raw.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         _keep_log(raw)
         for pragma in (
@@ -108,7 +108,7 @@ class OwnFileConnection(SqliteConnection):
 
 
 def _keep_log(raw: apsw.Connection) -> None:
-    """Turn to a write-ahead log. If several do so with a new file at once, SQLite refuses without any patience."""
+    """Switch to a write-ahead log. Retries, because SQLite refuses at once if several processes switch a new file."""
     patience = _BusyHandler()
     for tries in count():
         try:
@@ -121,7 +121,7 @@ def _keep_log(raw: apsw.Connection) -> None:
 
 
 class OwnFile:
-    """A file that holds one store and nothing else. It is made, and migrated, when it is opened."""
+    """A file that holds one store and nothing else. Opening it creates and migrates it."""
 
     def __init__(self, path: Path, synchronous: str) -> None:
         self.path = path
@@ -157,12 +157,12 @@ class OwnFile:
                 connection.close()
 
     def checkpoint(self, connection: SqliteConnection) -> None:
-        """Bring the log into the file.
+        """Copy the log into the file.
 
-        The file alone, without its log, then says that it is not whole: a copy of it is refused when it is opened. Both
-        together say that it is, and so does the file once the last process has closed it.
+        The file without its log is then marked as incomplete, so that opening a copy of it fails. The mark is cleared
+        in the log, and in the file once the last process has closed it.
         """
-        with contextlib.suppress(apsw.Error):  # Locked or full: the next one does it.
+        with contextlib.suppress(apsw.Error):  # Locked or full; the next checkpoint does it.
             connection.run("needs_wal", 1)
             connection.raw.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         with contextlib.suppress(apsw.Error):
@@ -210,7 +210,7 @@ class OwnFile:
 
 
 def migrate(connection: SqliteConnection, path: Path, *, to: int | None = None) -> list[int]:
-    """Bring the file to the newest schema, in one transaction. Gives the numbers of the steps taken."""
+    """Migrate the file to the newest schema in one transaction. Return the numbers of the migrations that ran."""
     raw = connection.raw
     if raw.pragma("user_version") == MIGRATIONS[-1][0] and to is None:
         _check_ours(raw, path)  # The usual case waits for no writer.
@@ -242,7 +242,7 @@ def _check_ours(raw: apsw.Connection, path: Path) -> None:
     if not application and raw.execute("SELECT count(*) FROM sqlite_schema").get:
         application = (
             raw.pragma("application_id") or -1
-        )  # Another process may have made the store between the two looks.
+        )  # Another process may have created the store between the two reads.
     if not application:
         return
     if application != APPLICATION_ID:
@@ -260,7 +260,7 @@ def _check_ours(raw: apsw.Connection, path: Path) -> None:
 
 
 def lacks_log(path: Path) -> bool:
-    """Return whether nothing is in the log beside a file."""
+    """Return whether the log beside a file is empty or missing."""
     try:
         return os.stat(f"{path}-wal").st_size == 0
     except FileNotFoundError:
@@ -268,7 +268,7 @@ def lacks_log(path: Path) -> bool:
 
 
 def check_copy(raw: apsw.Connection, path: Path, *, bare: bool) -> None:
-    """Check that a file is a store of ours and whole. Raises ``NotAStore``, ``StoreTooNew``, ``StoreCorrupt``."""
+    """Check that a file is a complete store. Raises ``NotAStore``, ``StoreTooNew``, ``StoreCorrupt``."""
     if not raw.pragma("application_id"):
         raise NotAStore(f"{path} is not a Headway store", path=str(path))
     _check_ours(raw, path)
@@ -277,7 +277,7 @@ def check_copy(raw: apsw.Connection, path: Path, *, bare: bool) -> None:
 
 
 def _check_whole(raw: apsw.Connection, path: Path) -> None:
-    """Refuse a file that was copied while it was in use, without its log: the latest jobs are missing."""
+    """Raise ``StoreCorrupt`` for a file that was copied in use without its log, because its latest jobs are missing."""
     if not raw.pragma("application_id"):
         return
     needed = raw.execute("SELECT value FROM format WHERE name = 'needs_wal'").get
@@ -290,12 +290,12 @@ def _check_whole(raw: apsw.Connection, path: Path) -> None:
 
 
 def _create(path: Path) -> None:
-    """Make an empty file that only its owner may read; SQLite gives its helpers the same mode."""
+    """Create an empty file that only its owner may read. SQLite creates its log with the same mode."""
     if not path.parent.is_dir():
         raise StoreError(f"the folder {path.parent} of the store {path} does not exist; make it first", path=str(path))
     if not path.exists():
-        # SQLite would remove the log, and with it the latest jobs of a file that was moved away. The second look is for
-        # another process that has made both files meanwhile.
+        # SQLite would remove the log, and with it the latest jobs of a file that was moved away. The second check is
+        # for another process that has created both files meanwhile.
         if not lacks_log(path) and not path.exists():
             raise StoreCorrupt(
                 f"{path} is missing, but {path.name}-wal beside it holds jobs; put the file back, or remove "

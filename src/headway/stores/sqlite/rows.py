@@ -1,4 +1,4 @@
-"""How SQLite keeps texts and lists in columns. A column may hold a value of any type, if another program wrote it."""
+"""Reads and writes columns of SQLite. A column may hold a value of any type if another program wrote it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway.stores.unreadable import DAMAGE, why_unreadable
 
 
 class SqliteRows(RowCodec):
-    """Lists are texts in JSON; texts are as they are but for lone surrogates."""
+    """Stores lists as JSON, and texts unchanged except for lone surrogates, which it escapes."""
 
     def text(self, value: str | None) -> str | None:
         return None if value is None else escape_surrogates(value)

@@ -1,6 +1,6 @@
-"""A store that is a guest in another program's file: its tables beside theirs, through Python's own ``sqlite3``.
+"""A store with its tables in another program's file, through Python's own ``sqlite3``.
 
-The program that owns the file may open it through that module at any time. Nothing else may open it in this process.
+The owner of the file may open it through that module at any time. No other library may open it in this process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PREFIX = "headway_"
 OLDEST_SQLITE = (3, 35)  # The first with RETURNING, and with ON CONFLICT that names no column.
 SCHEMA = "schema"  # The row of the table ``format`` with the number of the last migration.
 
-# What a file's owner may do about it when the tables are missing or old.
+# The advice to the file's owner if the tables are missing or old.
 MIGRATE = "bring its tables to this release first"
 
 
@@ -47,7 +47,7 @@ class SharedFileConnection(SqliteConnection):
         super().__init__(raw, numbered(PREFIX))
         self._close = close
 
-    # To this library a number is a name: from Python 3.14 on it takes values of such parameters by their names alone.
+    # Since Python 3.14, ``sqlite3`` treats ?1 as a named parameter and accepts its value only by name.
 
     def run(self, name: str, *values: Any) -> Any:
         return self.raw.execute(self._statements[name], dict(zip(_NAMES, values, strict=False)))
@@ -70,9 +70,9 @@ class SharedFileConnection(SqliteConnection):
 
 
 class SharedFile:
-    """Headway's tables in a file that ``connect`` leads to; it gives a connection, and how to close it.
+    """Headway's tables in a file. ``connect`` returns a connection and a function that closes it.
 
-    ``advice``: what is to be done when the tables are missing or old. Nothing is made or migrated by opening.
+    ``advice``: what to do if the tables are missing or old. Opening does not create or migrate tables.
     """
 
     def __init__(
@@ -108,13 +108,13 @@ class SharedFile:
         return SharedFileConnection(raw, close)
 
     def claim(self) -> None:
-        """See that no other library has the file open, from now on for good: its owner may open it at any time."""
+        """Reserve the file for ``sqlite3`` for the life of the process, because its owner may open it at any time."""
         if not self._claimed:
             claim(self.path, STDLIB)
             self._claimed = True
 
     def checkpoint(self, connection: SqliteConnection) -> None:
-        """SQLite does that by itself, as for all that its owner keeps there."""
+        """Do nothing, because SQLite's automatic checkpoints are on."""
 
     def version(self) -> int | None:
         with self.naming():
@@ -125,7 +125,7 @@ class SharedFile:
                 made.close()
 
     def check(self, raw: sqlite3.Connection) -> None:
-        """See that the tables are there and of this release. Raises ``NotAStore``, ``StoreTooNew``."""
+        """Check that the tables exist and are of this release. Raises ``NotAStore``, ``StoreTooNew``."""
         version, newest = read_version(raw, self.path), migrations(PREFIX)[-1][0]
         if version is None:
             raise NotAStore(f"{self.path} has none of Headway's tables: {self._advice}", path=str(self.path))
@@ -167,15 +167,15 @@ def check_library() -> None:
 
 
 def plan_once(raw: sqlite3.Connection) -> None:
-    """Have a statement planned once whatever its values, where Python can ask for that."""
+    """Make SQLite plan a statement once for all values, if this Python can set that."""
     if hasattr(raw, "setconfig"):  # Since Python 3.12.
         raw.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_QPSG, True)  # type: ignore[attr-defined, unused-ignore]
 
 
 def migrate_shared_file(raw: sqlite3.Connection, path: Path) -> list[int]:
-    """Bring the tables in a caller's file to this release, in one transaction. Return the numbers of the steps taken.
+    """Migrate the tables in a caller's file in one transaction. Return the numbers of the migrations that ran.
 
-    The file is set to WAL, so that readers and the one writer do not wait for each other.
+    Sets the file to WAL, so that readers and the writer do not wait for each other.
     """
     check_library()
     claim(path, STDLIB)
@@ -201,7 +201,7 @@ def migrate_shared_file(raw: sqlite3.Connection, path: Path) -> list[int]:
 
 
 def read_version(raw: sqlite3.Connection, path: Path) -> int | None:
-    """Read the schema of the tables; None if there are none. Raises ``StoreTooNew``."""
+    """Return the schema version of the tables, or None if there are no tables. Raises ``StoreTooNew``."""
     if not raw.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (f"{PREFIX}format",)).fetchone():
         return None
     known = dict(raw.execute(prefixed("SELECT name, value FROM format", PREFIX)))
@@ -215,7 +215,7 @@ def read_version(raw: sqlite3.Connection, path: Path) -> int | None:
 
 
 def _statements(text: str) -> Iterator[str]:
-    """Take a script apart: ``executescript`` would commit what is under way."""
+    """Yield the statements of a script, because ``executescript`` would commit the transaction."""
     gathered = ""
     for line in text.splitlines(keepends=True):
         gathered += line

@@ -1,4 +1,4 @@
-"""The statements of this store by name, with the names of its tables as a file has them."""
+"""The statements of this store by name, with the table prefix of a file."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ _INDEX = re.compile(r"\b(CREATE (?:UNIQUE )?INDEX |INDEXED BY )(\w+)")
 
 @lru_cache(maxsize=8)
 def queries(prefix: str) -> dict[str, str]:
-    """Return every statement, for tables whose names begin so."""
+    """Return every statement, for tables with this prefix."""
     return {name: prefixed(text, prefix) for name, text in QUERIES.items()}
 
 
 @lru_cache(maxsize=8)
 def numbered(prefix: str) -> dict[str, str]:
-    """Return the same with numbers for parameters, in the order of each statement's header."""
+    """Return every statement with numbered parameters, in the order of the statement's header."""
     return {name: _number(text, STATEMENTS[name].parameters) for name, text in queries(prefix).items()}
 
 
 def migrations(prefix: str) -> list[tuple[int, str]]:
-    """Return the steps from nothing to this release, for tables and indexes whose names begin so."""
+    """Return all migrations, for tables and indexes with this prefix."""
     return [(number, prefixed(text, prefix)) for number, text in MIGRATIONS]
 
 
 def prefixed(text: str, prefix: str) -> str:
-    """Put a prefix before the names of tables and indexes. Columns of the same names stay as they are."""
+    """Return a text with a prefix before the names of tables and indexes, but not of columns."""
     if not prefix:
         return text
     text = _INDEX.sub(rf"\g<1>{prefix}\g<2>", text)

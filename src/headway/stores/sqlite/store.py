@@ -1,4 +1,4 @@
-"""The verbs of a store, on one SQLite file that several processes may share."""
+"""The store on one SQLite file, which several processes may share."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class SqliteExecutor(Protocol):
-    """Where transactions are carried out: in threads of their own, or right where the caller is."""
+    """Runs transactions, in its own threads or in the caller's thread."""
 
     @property
     def driver(self) -> Driver: ...
@@ -57,7 +57,7 @@ class SqliteExecutor(Protocol):
         ...
 
     def read(self, function: Callable[[SqliteConnection, Hooks], T]) -> Awaitable[T]:
-        """Run a function that only reads, all at one moment."""
+        """Run a function that only reads, in a transaction that sees one moment."""
         ...
 
 
@@ -107,7 +107,7 @@ class SqliteStore(SqlStore):
         return self._executor.driver
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitReply]:
-        if not isinstance(self._executor, Database):  # It runs right here, perhaps without a loop that could time it.
+        if not isinstance(self._executor, Database):  # It runs here, maybe without an event loop.
             return await self._executor.write(self._submitting(jobs), vital=False)
         try:
             async with asyncio.timeout(submit_within(self._timeout, jobs)):
@@ -187,7 +187,7 @@ class SqliteStore(SqlStore):
         return tx, memory
 
     def _now(self, db: SqliteConnection, writes: bool) -> int:
-        """Return the store time. Once a second what all processes know of the clock is read, and written if it may."""
+        """Return the store time. Once a second, read the clock that all processes share, and write it if allowed."""
         raw_at = self._clock()
         with self._timing:
             steady = self._steady

@@ -1,4 +1,4 @@
-"""Submit: recognise what is known, keep what is new."""
+"""Submits jobs: recognises known jobs and stores new ones."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from headway.stores.sqlite.transaction import SqliteTransaction
 
 
 async def submit(tx: SqliteTransaction, jobs: Sequence[NewJob]) -> list[SubmitReply]:
-    """Keep the jobs that are new; answer for all."""
+    """Store the new jobs. Return a reply for every job."""
     if all(job.persist and job.idempotency_key is None and job.unique_key is None for job in jobs):
-        # Ids are made at random, so they are new unless a submit is repeated: then the file refuses them.
+        # Ids are random, so they are new unless a submit is repeated. Then the insert fails.
         try:
             with tx.connection.savepoint():
                 await _keep(tx, jobs)
@@ -42,10 +42,10 @@ async def _keep(tx: SqliteTransaction, fresh: Sequence[NewJob]) -> None:
     place = Ordering(tx).place
     for job in fresh:
         seq += 1
-        # Taken apart once: this is done for every job there is.
+        # One unpacking is faster than attributes, and this runs for every job.
         (job_id, task, payload, digest, lane, max_retries, timeout_ms, needs, rung, tenant, retry, delay_ms, due_at,
          expires_ms, idempotency_key, idempotency_ms, unique_key, trace_id, persist, limits) = job  # fmt: skip
-        # A plain tuple finds the class: to make a ClassKey for each job would cost more than to look it up.
+        # A plain tuple equals the ClassKey. Building a ClassKey would cost more than the lookup.
         class_id = known_class_id((lane, needs, rung, persist)) or await tx.class_id(job.class_key)
         if not persist:
             db.run("submit_transient", class_id, seq, job_id, task, tenant, trace_id, timeout_ms, payload)
@@ -81,7 +81,7 @@ async def _keep(tx: SqliteTransaction, fresh: Sequence[NewJob]) -> None:
 
 
 def _check(tx: SqliteTransaction, jobs: Sequence[NewJob]) -> tuple[list[SubmitReply], list[NewJob]]:
-    """Answer for each job before anything is written, as if those before it were already kept."""
+    """Return a reply for each job and the new jobs, before any write, as if earlier jobs were stored."""
     db = tx.connection
     found = db.run("known_ids", rows.array([job.job_id for job in jobs]), tx.namespace_id)
     known: dict[str, tuple[str, bytes]] = {job_id: (task, payload) for job_id, task, payload in found}

@@ -1,4 +1,4 @@
-"""One transaction: the connection, the moment it happens at, and whom to tell once it is durable."""
+"""One transaction: its connection, its time, and the notifications after its commit."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ TOTALS_KEPT_MINUTES = 1_440  # Totals are kept by the minute for a day.
 
 
 class SqliteCache:
-    """What a process remembers between transactions: the numbers of namespace and classes, the rules it read last."""
+    """The cache of a process between transactions: ids of namespace and classes, and the rules."""
 
     def __init__(self) -> None:
-        self.namespace_id = 0  # Until a process writes in this namespace; a look at a wrong name leaves no trace.
+        self.namespace_id = 0  # 0 until the namespace exists; only a write creates it.
         self.class_ids: dict[ClassKey, int] = {}
         self.rules_version = -1
         self.rule_index = RuleIndex()
@@ -40,32 +40,32 @@ class SqliteCache:
         self.rules_version = -1
 
     def copy(self) -> SqliteCache:
-        """Return another one that knows the same, to learn what may yet be undone."""
+        """Return a copy for a transaction that may be rolled back."""
         made = SqliteCache()
         made.namespace_id, made.class_ids = self.namespace_id, dict(self.class_ids)
         made.rules_version, made.rule_index = self.rules_version, self.rule_index
         return made
 
     def adopt(self, learned: SqliteCache) -> None:
-        """Remember what a copy has learned, now that it is durable."""
+        """Take the values of a copy whose transaction is durable."""
         self.namespace_id = learned.namespace_id
         self.class_ids.update(learned.class_ids)
         self.rule_index, self.rules_version = learned.rule_index, learned.rules_version
 
 
 class Hooks(Protocol):
-    """What a transaction may leave to be done when it has ended."""
+    """Registers actions for the end of a transaction."""
 
     def after_commit(self, action: Callable[[], None]) -> None:
-        """Do something once it is durable, and only then."""
+        """Run an action once the transaction is durable, and only then."""
         ...
 
     def after_rollback(self, action: Callable[[], object]) -> None:
-        """Undo something in memory if it is undone."""
+        """Run an action if the transaction is rolled back."""
         ...
 
     def borrow(self, memory: SqliteCache) -> SqliteCache:
-        """Return the memory that it may write what it learns to."""
+        """Return the cache that the transaction may change."""
         ...
 
 
@@ -136,7 +136,7 @@ class SqliteTransaction(Transaction):
     # ------------------------------------------------------------------ classes and their order
 
     def known_class_id(self, key: tuple[str, tuple[str, ...], str | None, bool]) -> int | None:
-        """Return the number of a class if this process knows it; a tuple equals the ClassKey of the same values."""
+        """Return the cached id of a class, or None. A tuple equals the ClassKey of the same values."""
         return self._class_ids.get(key)  # type: ignore[call-overload, no-any-return]
 
     async def class_id(self, key: ClassKey) -> int:
@@ -234,7 +234,7 @@ class SqliteTransaction(Transaction):
         self.connection.run("worker_claimed", claim_id, worker_id)
 
     async def lock_waiters(self) -> bool:
-        return False  # One process writes at a time: no job can come between the look and the wait.
+        return False  # One process writes at a time, so no submit can come between.
 
     async def executing(self, count: int) -> Sequence[Any]:
         return await self.db.run("executing", self.namespace_id)
@@ -274,7 +274,7 @@ class SqliteTransaction(Transaction):
     # ------------------------------------------------------------------ totals and notifications
 
     def forget_changes(self) -> None:
-        """Take back what was gathered, since it was undone: new classes, too."""
+        """Discard the collected changes after a rollback, including new classes."""
         self.eligible.clear()
         self.changed.clear()
         while self._new_classes:
@@ -304,14 +304,14 @@ class SqliteTransaction(Transaction):
         self._notify_after_commit(worker_id)
 
     async def settle(self, *, but: str | None = None) -> None:
-        """Wake waiting workers for what became eligible, except the one that asks, and notify watchers."""
+        """Wake waiting workers, except the caller, for jobs that became eligible, and notify watchers."""
         if self.eligible:
             await self._wake_workers(but)
         if self.changed:
             self._hooks.after_commit(partial(self._notifier.notify_watchers, self.changed))
 
     async def _wake_workers(self, but: str | None) -> None:
-        """Wake a waiting worker for each job that became eligible, as far as one can serve it."""
+        """Wake one waiting worker that can serve the job, for each job that became eligible."""
         waiting = self._waiting_workers()
         if not waiting:
             return
