@@ -26,7 +26,7 @@ class ClockJumpDetector:
 
     @property
     def age(self) -> float:
-        """Return the seconds since the store's clock was last looked at."""
+        """Return the seconds since the store's clock was last read."""
         return float("inf") if self._seen is None else self._monotonic() - self._seen[0]
 
     @property
@@ -35,7 +35,7 @@ class ClockJumpDetector:
         return self._monotonic() < self._until
 
     def look(self, now_at: int) -> None:
-        """Compare how far the store's clock and ours have moved since the last look."""
+        """Compare how far the store's clock and this machine's clock have moved since the last call."""
         mine = self._monotonic()
         before, self._seen = self._seen, (mine, now_at)
         if before is None:

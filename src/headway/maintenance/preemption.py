@@ -15,14 +15,14 @@ from headway.stores.base import Store
 
 log = logging.getLogger("headway.worker")
 
-EVERY = 0.4  # Seconds between checks, with a ladder or sessions,
-IDLE = 5.0  # and without: a session may start at any time.
+EVERY = 0.4  # Seconds between checks while there is a ladder or a session.
+IDLE = 5.0  # Seconds between checks otherwise, since a session may start at any time.
 
 
 class Preemptor:
     """Decides for all workers. No leader is needed, because a repeated preemption changes nothing.
 
-    ``sessions``: whether there may be any. Another process's sessions are that process's own concern.
+    ``sessions``: whether this process may run sessions. Without them and without a ladder, it checks nothing.
     """
 
     def __init__(self, store: Store, in_force: CurrentPolicy, *, sessions: bool = True) -> None:
@@ -54,7 +54,7 @@ class Preemptor:
         return None
 
     async def _place(self, sessions: Sequence[RunningSession]) -> list[PlacedSession]:
-        """Find out where sessions run. They are few, since each holds a slot."""
+        """Read where sessions run. They are few, since each holds a slot."""
         jobs = await self._store.get([session.job_id for session in sessions])
         return [
             PlacedSession(job.job_id, job.worker_id or "", job.lane, session.started_at, session.stopping)

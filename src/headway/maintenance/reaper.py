@@ -1,4 +1,4 @@
-"""Returns jobs whose workers stopped renewing."""
+"""Ends the leases of workers that stopped renewing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLOCK_EVERY = 60.0  # Seconds between reads of the store's clock while no lease 
 
 
 class Reaper:
-    """Reaps a bounded batch at a time. No leader: any number of reapers may run."""
+    """Reaps a bounded batch at a time. No leader is needed, and any number of reapers may run."""
 
     def __init__(
         self,

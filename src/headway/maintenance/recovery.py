@@ -1,4 +1,4 @@
-"""Returns the jobs of workers that are gone, for reapers and parents alike."""
+"""Ends the leases of workers that have died or left. Reapers and parent processes use it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def end_leases(
     expired_only: bool,
     recorder: MetricsRecorder | None = None,
 ) -> int:
-    """End leases on behalf of a worker that cannot. Gives how many ended by this call."""
+    """End leases on behalf of a worker that cannot. Return how many leases this call ended."""
     if not leases:
         return 0
     reports = [
@@ -69,14 +69,14 @@ def _log_end(lease: Lease, report: Report, seconds: float) -> None:
 
 
 async def overdue(store: Store) -> list[Lease]:
-    """Read a bounded batch of the leases whose workers let their deadline pass."""
+    """Read a bounded batch of the leases whose deadline has passed."""
     return await store.leases(limit=BATCH)
 
 
 async def reap(
     store: Store, leases: Sequence[Lease], policy: Policy, *, recorder: MetricsRecorder | None = None
 ) -> int:
-    """Return the jobs of leases that are overdue, unless their workers have renewed meanwhile. Safe to do twice."""
+    """End overdue leases, unless their workers have renewed meanwhile. A repeated call is safe."""
     return await end_leases(
         store,
         leases,
@@ -96,7 +96,7 @@ async def end_worker(
     recorder: MetricsRecorder | None = None,
     left: bool = False,
 ) -> int:
-    """End all leases of a worker that is known to be gone. Mark it dead, or forget it if it has ``left``."""
+    """End all leases of a worker that is known to be gone. Mark the worker dead, or remove it if it has ``left``."""
     await store.mark_dead(worker_id)
     ended = 0
     while leases := await store.leases(worker_id=worker_id, limit=BATCH):

@@ -19,7 +19,7 @@ from headway.policy_store.current import CurrentPolicy
 from headway.stores.base import Store
 
 ARCHIVE_EVERY = 2.0  # Seconds; finished jobs leave Redis soon, and an empty read costs one command.
-CRON_EVERY = 5.0  # Seconds until a failed look is repeated; otherwise the chore returns when the next tick is due.
+CRON_EVERY = 5.0  # Seconds until a failed read is repeated; otherwise the chore returns when the next tick is due.
 WAIT_SAMPLE_EVERY = 1.0  # Seconds; the resolution of "waited for" in a job's history.
 
 
@@ -36,11 +36,11 @@ def standard_chores(
     has_workers: Callable[[], bool] = lambda: True,
     archiver: Archiver | None = None,
 ) -> list[Chore]:
-    """Build the chores of a process from what it has.
+    """Build the chores of a process.
 
-    A cron fires only in a process where ``knows_task`` accepts its task. ``has_workers`` is false while a server serves
-    no workers: it then leaves sampling and preemption to the processes that do. See ``WaitSampler`` for ``idle_since``
-    and ``Preemptor`` for ``sessions``.
+    A cron fires only in a process where ``knows_task`` accepts its task. ``has_workers`` is false while a server has no
+    workers. The server then leaves sampling and preemption to processes that have some. See ``WaitSampler`` for
+    ``idle_since`` and ``Preemptor`` for ``sessions``.
     """
 
     def while_serving(chore: ChoreFunction) -> ChoreFunction:

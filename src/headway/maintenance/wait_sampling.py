@@ -9,11 +9,11 @@ from headway.core.policy.why import class_reasons
 from headway.policy_store.current import CurrentPolicy
 from headway.stores.base import Store
 
-FRESH = 1.5  # Seconds for which a runner's view of an empty queue is valid; an idle runner looks more often.
+FRESH = 1.5  # Seconds for which a runner's view of an empty queue is valid; an idle runner reads the queue more often.
 
 
 class WaitSampler:
-    """Records the reasons of waiting classes. No leader is needed: the store takes one sample of each moment.
+    """Records why classes wait. No leader is needed, because the store accepts one sample of each moment.
 
     ``idle_since`` returns when a runner of this process last saw an empty queue, on the monotonic clock. An empty queue
     needs no sample.

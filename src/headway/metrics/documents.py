@@ -1,8 +1,8 @@
 """The documents in which processes publish their metrics. Readers sum them.
 
 Every process has one document with everything it has counted so far, so writing it twice changes nothing. When the
-process leaves, or has not written for ``STALE`` seconds, its document is added to the retired one. So counters never
-fall.
+process leaves, or has not written for ``STALE`` seconds, its document is added to the retired one, so
+counters never fall.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ async def compact(store: Store, names: Sequence[str]) -> None:
     """Move documents into the retired one. A repeated or interrupted call counts nothing twice and loses nothing.
 
     A document is closed first, so that its process cannot write to it any more. Then it is added to the retired one,
-    which names it from then on, so that readers skip it. At last it is removed.
+    which names it from then on, so that readers skip it. Finally it is removed.
     """
     for name in names:
         if not await _close(store, name):
@@ -122,7 +122,7 @@ async def compact(store: Store, names: Sequence[str]) -> None:
                 retired.folded = {known: at for known, at in retired.folded.items() if known in documents}
                 retired.folded[name] = own.version
                 if await store.write(METRICS, RETIRED, encode(retired), if_version=version) is None:
-                    continue  # Another process compacted: read again.
+                    continue  # Another process compacted meanwhile.
             await store.write(METRICS, name, None, if_version=own.version)
             break
 

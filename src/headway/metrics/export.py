@@ -1,7 +1,7 @@
 """The metrics of a whole store, for a monitoring system. Every process exports the same numbers.
 
-The store's own counts are read at that moment. What only processes know is summed from their documents. So a monitoring
-system that scrapes several servers and workers takes the maximum, never the sum.
+The store's own counts are read at the time of the export. Counts that only processes have are summed from their
+documents. A monitoring system that scrapes several servers and workers must take the maximum, never the sum.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ async def render(store: Store, policy: Policy, accept: str = "") -> tuple[bytes,
     return write_text(await collect(store, policy), content_type).encode(), content_type
 
 
-# ---------------------------------------------------------------------- what the store counts
+# ---------------------------------------------------------------------- counts of the store
 
 
 def store_families(stats: Stats, policy: Policy) -> Iterator[MetricFamily]:
@@ -176,11 +176,11 @@ def _running(workers: Iterable[WorkerInfo]) -> int:
     return sum(worker.running for worker in workers)
 
 
-# ---------------------------------------------------------------------- what processes count
+# ---------------------------------------------------------------------- counts of processes
 
 
 def counted_families(document: MetricsDocument, policy: Policy, tasks: Collection[str] = ()) -> Iterator[MetricFamily]:
-    """Return what all processes have counted, up to a few seconds ago. ``tasks``: the names in the catalogue."""
+    """Yield the counts of all processes, up to a few seconds ago. ``tasks``: the names in the catalogue."""
     lanes = [*policy.lanes]
     for what, (name, text, labels) in _HISTOGRAMS.items():
         yield _histograms(name, text, document, what, labels, lanes)
@@ -276,7 +276,7 @@ def _two(text: str) -> tuple[str, str]:
 
 
 def _by_reason(name: str, text: str, document: MetricsDocument, what: str, lanes: Sequence[str]) -> MetricFamily:
-    """Return counters by reason, and by lane if they are retries; known ones from 0 on, so that none is missed."""
+    """Return counters by reason, and by lane for retries. Known reasons start at 0, so that no increase is missed."""
     by_lane = what == recorder.RETRIES
     reasons = _REASONS[what]
     counts: dict[Labels, float] = {
@@ -324,7 +324,7 @@ def _histograms(
 
 
 def _by_task(document: MetricsDocument, tasks: Collection[str]) -> MetricFamily:
-    """Return attempts by task: of tasks in the catalogue the busiest, and all others as one."""
+    """Return attempts by task: the busiest tasks of the catalogue, and all others as one."""
     rows: dict[tuple[str, str], Row] = {}
     counts: dict[str, float] = {}
     for key, row in document.rows.items():

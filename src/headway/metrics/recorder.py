@@ -26,7 +26,7 @@ from headway.metrics.documents import (
 from headway.stores.base import Store
 
 PUBLISH_EVERY = 5.0  # Seconds between publications.
-IDLE_EVERY = 60.0  # Seconds while no job starts or ends, so that an idle worker causes no load.
+IDLE_EVERY = 60.0  # Seconds between publications while no job starts or ends, so that idle workers cause little load.
 
 # The upper bounds of the buckets, in milliseconds. Every process needs the same, because their counts are summed.
 LENGTHS_MS = (
@@ -35,12 +35,12 @@ LENGTHS_MS = (
 )  # fmt: skip
 INSTANTS_MS = (0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000)
 
-# The keys of counters and rows. Labels follow the name, separated by bars, a lane last.
+# The keys of counters and rows. Labels follow the name, separated by bars. The lane is last.
 QUEUE_WAIT = "waits"  # lane: milliseconds from when a job began to wait until it was claimed
 TOTAL_TIME = "spans"  # status|lane: from submission to the end
 RUN_TIME = "runs"  # outcome|lane: one attempt
-# TASK_RUNS, outcome|task: one attempt; only how many, and the sum of their milliseconds
-STARTS = "starts"  # from a claim's answer to the first step of the job
+# TASK_RUNS, outcome|task: the number of attempts, and the sum of their milliseconds
+STARTS = "starts"  # from a claim's reply to the first step of the job
 EXCHANGES = "exchanges"  # jobs or none: one round trip
 RETRIES = "retries"  # reason|lane
 FAILURES = "failures"  # reason
@@ -48,7 +48,7 @@ RELEASES = "releases"  # reason
 HEARTBEAT_FAILURES = "beats"  # heartbeats that failed
 STORE_ERRORS = "trouble"  # exchanges that failed
 SCORED = "scored"  # lane: estimates that were compared with what happened
-WITHIN_ESTIMATE = "held"  # p50 or p90|lane: those of them that the job did not exceed
+WITHIN_ESTIMATE = "held"  # p50 or p90|lane: scored estimates that the wait did not exceed
 ESTIMATES_GIVEN = "foreseen"  # basis|lane: estimates that were given
 ERRORS = "errors"  # lane: thousandths by which p50 was off, of waits that were long enough
 RESERVED_IDLE = "idle"  # milliseconds that reserved slots stood idle while other lanes waited, all slots together
@@ -97,7 +97,7 @@ class MetricsRecorder:
         self._overdue: list[str] = []  # Job ids that were in noted at the last publication.
         self._idle_slots, self._idle_since = 0, 0.0
         self._busy = False  # A job started or ended since the last publication.
-        self._last = 0.0  # When the last publication was.
+        self._last = 0.0  # Time of the last publication.
         # The document of this process: its number, the sums of earlier ones, its version, its last known body, and the
         # body that the store may have if a reply was lost.
         self._life = 0
@@ -109,7 +109,7 @@ class MetricsRecorder:
     # ------------------------------------------------------------------ counting
 
     def claimed(self, leases: Iterable[Lease]) -> None:
-        """Count claimed jobs and how long they had waited."""
+        """Count claimed jobs and how long each has waited."""
         self._busy = True
         row, last, sum_ms = _no_row(), None, 0
         for lane, started_at, eligible_at in map(_CLAIMED, leases):
@@ -127,7 +127,7 @@ class MetricsRecorder:
         _instant(self._starts, time.monotonic() - claimed)
 
     def note(self, runs: Iterable[tuple[Lease, float]]) -> None:
-        """Note for how many seconds jobs have run. They count once the store has answered their reports."""
+        """Record for how many seconds jobs have run. They count once the store has answered their reports."""
         noted = self.noted
         for run in runs:
             noted[run[0].job_id] = run
@@ -183,10 +183,7 @@ class MetricsRecorder:
                 self.ended(lease, by_id[job_id], seconds)
 
     def ended(self, lease: Lease, report: Report, seconds: float) -> None:
-        """Count a job whose report the store has taken.
-
-        A server says so, and ``claimed``, on behalf of the workers that come to it.
-        """
+        """Count a job whose report the store has accepted. Servers and reapers also count for other workers."""
         self._busy = True
         if report.state is _QUEUED:
             self._went_back(lease, report, seconds * 1_000)
@@ -220,7 +217,7 @@ class MetricsRecorder:
         _instant(self._exchanges["jobs" if jobs else "none"], seconds)
 
     def idle(self, slots: int, now: float | None = None) -> None:
-        """Note how many reserved slots are idle from now on while jobs of other lanes wait."""
+        """Record how many reserved slots are idle from now on while jobs of other lanes wait."""
         if slots or self._idle_slots:
             now = time.monotonic() if now is None else now
             if self._idle_slots:
@@ -323,7 +320,7 @@ class MetricsRecorder:
             await compact(store, [self._document])
 
     def _forget_lost(self) -> None:
-        """Forget what was noted two publications ago: no worker reports jobs whose lease was lost."""
+        """Remove runs that were noted before the last publication and never reported, since their lease was lost."""
         for job_id in self._overdue:
             self.noted.pop(job_id, None)
         self._overdue = list(self.noted)
@@ -333,7 +330,7 @@ class MetricsRecorder:
         return self._name if not self._life else f"{self._name}.{self._life}"
 
     async def _catch_up(self, store: Store) -> None:
-        """Start from the stored document: a reply was lost, or another process has compacted it."""
+        """Start from the stored document, because a reply was lost or another process has compacted the document."""
         found = await store.read(METRICS, self._document)
         if found and not read_document(found[0].body).closed:
             self._version, self._published = found[0].version, found[0].body
@@ -350,9 +347,9 @@ class MetricsRecorder:
 
 
 def _span(spans: Row, runs: Row, lease: Lease, run_ms: float) -> None:
-    """Count a run, and all the time from the job's submission to the end of it.
+    """Count a run, and the time from the job's submission to the end of the run.
 
-    By the store's clock until it was claimed, by ours from there on: no two clocks are compared.
+    The store's clock measures the time until the claim, and this process's clock the run. No two clocks are compared.
     """
     runs[_bucket(int(run_ms + _UP))] += 1
     runs[-1] += run_ms
@@ -375,7 +372,7 @@ def _instant(row: Row, seconds: float) -> None:
 
 
 def _less(counted: MetricsDocument, before: MetricsDocument) -> MetricsDocument:
-    """Leave out what an earlier document of this process had counted."""
+    """Return the counts without those of earlier documents of this process."""
     if not before.counters and not before.rows:
         return counted
     counters = {key: count - before.counters.get(key, 0) for key, count in counted.counters.items()}

@@ -19,8 +19,8 @@ import msgspec
 from headway.core.errors import ConfigError, HeadwayError, ServerRefused, ServerUnavailable, WorkerUnknown
 from headway.version import __version__
 
-CONNECT = 5.0  # Seconds to reach the server,
-PATIENCE = 10.0  # and for its reply, in addition to the time that it was asked to wait.
+CONNECT = 5.0  # Seconds to connect to the server.
+PATIENCE = 10.0  # Seconds for its reply, in addition to the time that the client asked it to wait.
 KEPT = 4.0  # Seconds for which an idle connection is reused. Servers close theirs after about five.
 ANSWER_MAX = 64 << 20
 HEAD_MAX = 64 << 10
@@ -94,7 +94,7 @@ class HttpClient:
             raise ServerUnavailable(f"{self.address} does not answer as a Headway server does: {problem}") from None
 
     async def get(self, path: str, *, patience: float = PATIENCE) -> None:
-        """Get a path for its status only. Raises as ``ask`` does."""
+        """Send a GET for its status only. Raises as ``ask`` does."""
         await self._send("GET", path, b"", patience)
 
     async def _send(self, method: str, path: str, body: bytes, patience: float) -> _HttpReply:

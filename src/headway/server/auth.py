@@ -102,7 +102,7 @@ class FailureLimiter:
         self._seconds = seconds
         self._remembered = remembered
         self._clock = clock
-        # By address and by token id: how many failures since when. Apart, so that many ids do not evict an address.
+        # Failures and since when, by address and by token id. Two maps, so that many ids do not evict an address.
         self._addresses: dict[str, tuple[int, float]] = {}
         self._ids: dict[str, tuple[int, float]] = {}
 
@@ -144,7 +144,7 @@ def _network(address: str) -> str:
     return str(parsed.ipv4_mapped or ipaddress.ip_network((parsed, 64), strict=False))
 
 
-# ---------------------------------------------------------------------- who asks
+# ---------------------------------------------------------------------- callers
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ async def authenticate(scope: AsgiScope, auth: AuthState) -> Principal:
 
 
 def unauthenticated(*, presented: bool = False) -> Problem:
-    """Return the reply to callers without a valid token. It does not say what is wrong with theirs."""
+    """Return the reply to callers without a valid token. It does not say what is wrong with the token."""
     why = ', error="invalid_token"' if presented else ""
     return Problem(
         "unauthenticated",

@@ -14,9 +14,9 @@ from headway.server.problems import PROBLEM_JSON, Problem
 from headway.server.problems import body as problem_body
 
 HEADERS = ((b"content-security-policy", CSP.encode()), *ADDED)
-HEAD_MAX = 64 << 10  # Bytes.
-HEAD_SECONDS = 10.0  # Browsers and proxies send a head at once.
-READ_SECONDS = 30.0  # Without any progress.
+HEAD_MAX = 64 << 10  # Bytes of a request head. Common proxies accept 8 to 32 kB.
+HEAD_SECONDS = 10.0  # Seconds to receive a request head. Browsers and proxies send it at once.
+READ_SECONDS = 30.0  # Seconds without progress after which a peer counts as gone.
 
 
 class SlowReaderGuard(asyncio.Protocol):

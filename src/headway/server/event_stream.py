@@ -17,11 +17,11 @@ from headway.observability.job_output import output_events
 from headway.server.service import Service
 from headway.server.submit import estimate_from
 
-KEEPALIVE = 15.0  # Seconds between keep-alives.
-PLACE_EVERY = 1.0  # Seconds between reads of a waiting job's place,
-PLACE_PART = 0.1  # or more while its wait is long: this part of the wait,
-PLACE_SELDOM = 5.0  # but at most this, because users watch their place move;
-PLACES_A_SECOND = 50  # and all streams of this process together read no more often than this.
+KEEPALIVE = 15.0  # Seconds between keep-alives, less than the usual idle timeouts of proxies.
+PLACE_EVERY = 1.0  # Minimum seconds between reads of a waiting job's place.
+PLACE_PART = 0.1  # A job with a long wait is read less often: after this part of its expected wait.
+PLACE_SELDOM = 5.0  # Maximum seconds for that part, because users watch their place move.
+PLACES_A_SECOND = 50  # Maximum reads per second of all streams of this process.
 
 
 class StreamItem(NamedTuple):
@@ -119,7 +119,7 @@ async def _estimate(service: Service, job_id: JobId) -> Estimate | None:
 
 
 def _patience(service: Service, found: Estimate | None) -> float:
-    """Return the seconds until the next read of a job's place. They fall as its start comes nearer."""
+    """Return the seconds until the next read of a job's place. The interval falls as the start comes nearer."""
     wait = 0.0 if found is None or found.p50 is None else min(PLACE_SELDOM, PLACE_PART * found.p50)
     return max(PLACE_EVERY, wait, service.streams / PLACES_A_SECOND)
 

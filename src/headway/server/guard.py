@@ -29,11 +29,11 @@ from headway.server.auth import DENIAL, unauthenticated
 from headway.server.problems import Problem, answer
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-# Ends of paths, as an application may be mounted below another one's.
+# Ends of paths, because the application may be mounted below a path of another one.
 EFFECT = "/task"  # This GET has an effect, so it is guarded like a POST.
 HEALTH = "/healthz"  # It answers even if the store does not.
-READY = "/readyz"  # It answers within a second, so tokens are waited for
-READY_SECONDS = 0.2  # no longer than this.
+READY = "/readyz"  # It must answer within a second.
+READY_SECONDS = 0.2  # Maximum seconds that this route waits for the tokens.
 HERE = frozenset({"localhost", "127.0.0.1", "[::1]"})
 TEST_HOST = "testserver"
 
@@ -97,7 +97,7 @@ _CSP_NAME = b"content-security-policy"
 _REPLACED = frozenset({_CSP_NAME, b"server", *(name for name, _ in ADDED)})
 _Headers = dict[bytes, bytes]
 
-# A string, or one without an end, so that an invalid body costs no more than a valid one.
+# A string, or one without an end, so that an invalid body takes no more time than a valid one.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # One level down or up.
 _NO_BRACKETS = bytes(letter for letter in range(256) if letter not in b"[]{}")

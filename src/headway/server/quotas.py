@@ -111,7 +111,7 @@ class Quotas:
         tickets.append(now + TICKET_MS / 1_000)
 
     def use_ticket(self, token_id: str | None) -> None:
-        """Count a ticket no longer: it was used."""
+        """Stop counting a ticket that was used."""
         tickets = self._tickets.get(token_id or "")
         if tickets:
             tickets.popleft()

@@ -118,7 +118,7 @@ def _guarded(scope: Scope, *, whole: bool, checked: bool, strict: bool) -> type[
                 if checked:
                     check_depth(await request.body())
                 if reads_json and (body := await request.body()):
-                    request._json = read_json(body)  # The framework looks here first.
+                    request._json = read_json(body)  # The framework reads this attribute first.
                 return await handle(request)
 
             return handle_allowed

@@ -24,9 +24,9 @@ TRACEBACKS_SHOWN = 10  # The newest of them that keep their traceback: one takes
 
 
 def task_values(job: JobRecord, policy: Policy, *, omitted: Collection[str] = ()) -> dict[str, Any]:
-    """Return every field of a task but those that say when it will run. Stored JSON passes through undecoded.
+    """Return every field of a task except those about its expected start. Stored JSON passes through undecoded.
 
-    ``omitted``: parameters or result, or both; they are null then.
+    ``omitted``: parameters or result, or both. They become null.
     """
     return task_fields(job) | {
         "effective_priority": effective_lane(policy, job, job.seen_at),
@@ -59,12 +59,12 @@ def reason_values(reasons: Sequence[Reason]) -> list[dict[str, Any]]:
 
 
 def waited_seconds(diagnosis: JobDiagnostics) -> dict[str, float]:
-    """Return how long a task that has started waited for what."""
+    """Return for how many seconds a started task waited, by reason."""
     return {reason: ms / 1_000 for reason, ms in diagnosis.waited_ms.items()}
 
 
 def estimate_values(estimate: Estimate | None, position: int | None = None) -> dict[str, Any] | None:
-    """Return when a task that waits will begin. ``position``: its own, if the estimate is shared with others."""
+    """Return when a waiting task will start. ``position``: the task's own, if several tasks share the estimate."""
     if estimate is None:
         return None
     place = estimate.position if position is None else position

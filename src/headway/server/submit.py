@@ -200,7 +200,7 @@ def estimate_from(diagnosis: JobDiagnostics, forecast: Forecast, policy: Policy)
     if place is None:
         return None
     made = forecast.of(spot_of(diagnosis, forecast.queue))
-    # The store counts only so far. Beyond that, the place is an estimate too.
+    # The store counts up to a bound. Beyond it, the place is an estimate too.
     place = place if diagnosis.ahead < AHEAD_COUNTED else made.position
     return Estimate(made.p50, made.p90, place, made.basis)
 

@@ -40,13 +40,13 @@ class SubmitBatcher:
                     await self._alone(one)
 
     async def _together(self, batch: Sequence[_Waiting]) -> bool:
-        """Submit all of them in one step. Return False if one was refused, so that each must be submitted alone."""
+        """Submit a batch in one step. Return False if a job was refused, so that each must be submitted alone."""
         if len(batch) == 1:
             await self._alone(batch[0])
             return True
         try:
             answers = await self._submitter.submit([call for call, _ in batch])
-        except StoreError as problem:  # Submitting them one by one would wait for the store again for each.
+        except StoreError as problem:  # Submitting each alone would wait for the store again each time.
             for _, waiting in batch:
                 if not waiting.done():
                     waiting.set_exception(problem)

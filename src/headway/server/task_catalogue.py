@@ -13,13 +13,13 @@ from headway.client.task import Task
 from headway.policy_store.catalogue import TaskEntry, read_tasks
 from headway.server.schemas.rest import NewTask
 
-LOOK_EVERY = 5.0  # Seconds between reads of the catalogue,
-LOOK_MISSED = 1.0  # and after a name that was not in it.
+LOOK_EVERY = 5.0  # Seconds for which the catalogue is cached. A changed task is seen within this time.
+LOOK_MISSED = 1.0  # Seconds between reads if a name is not in the cache, because it may be new.
 NAMED_MAX = 1_000  # Unknown names that are cached.
 
 
 class TaskCache:
-    """Finds tasks by name. It reads the catalogue at most once in a while."""
+    """Finds tasks by name. It caches the catalogue for some seconds."""
 
     def __init__(self, app: Headway) -> None:
         self._app = app

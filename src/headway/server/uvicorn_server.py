@@ -1,4 +1,4 @@
-"""Serve an ASGI application with uvicorn: where it listens, and how it stops."""
+"""Serve an ASGI application with uvicorn: bind the socket, serve, and stop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("headway.server")
 
 BACKLOG = 2_048  # Connections that wait until a process accepts them.
-LEAVING_SECONDS = 10  # How long a server that leaves waits for its requests to end.
+LEAVING_SECONDS = 10  # Seconds that a stopping server waits for its requests to end.
 OPTIONS: Mapping[str, Any] = {
     "loop": "none",
     "http": "headway.server.connection_limits:HttpProtocol",

@@ -1,4 +1,4 @@
-"""Load-based queues for Celery that stay true: ``install(app)``."""
+"""Queues for Celery that are chosen by load, with exact counts: ``install(app)``."""
 
 from headway.integrations.celery.balancer import Balancer, balancer_of
 from headway.integrations.celery.functions import (

@@ -1,4 +1,4 @@
-"""What ``install`` gives an app: its queues, its ledger, and the ways in."""
+"""The balancer that ``install`` adds to an app: its queues, its ledger and its functions."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from headway.integrations.celery.senders import TaskSenders
 from headway.integrations.celery.sharding import queue_of
 from headway.integrations.celery.worker_signals import WorkerSignals
 
-HAND_RUN_MS = 3_600_000  # How long a run lasts at most that was counted by hand.
-HAND_WAIT_MS = 60_000  # And a promise that a task will come.
+HAND_RUN_MS = 3_600_000  # Milliseconds; a run that was counted by hand expires after an hour.
+HAND_WAIT_MS = 60_000  # Milliseconds; an announced task that was not sent by then expires.
 ATTRIBUTE = "headway_balancer"
 log = logging.getLogger("headway.celery")
 
 
 class Balancer:
-    """One app's. Its methods bear the names that ``headway.integrations.celery`` gives them for the current app."""
+    """The balancer of one app. ``headway.integrations.celery`` has a function of the same name for most methods."""
 
     def __init__(self, app: Celery, rules: BalancerOptions, store: str | None) -> None:
         self.app = app
@@ -63,7 +63,7 @@ class Balancer:
     # ------------------------------------------------------------------ joining an app
 
     def set_up(self, **_: Any) -> None:
-        """Declare the queues, route to them, count what is sent and run. The app's settings must be known."""
+        """Declare the queues, route tasks to them, and count the tasks. The app's settings must be final."""
         conf, names = self.app.conf, self.rules.names
         ours = [make_queue(name) for name in names]
         before = conf.task_queues
@@ -88,7 +88,7 @@ class Balancer:
             self.runs.name_node(str(sender))
 
     def _worker_set_up(self, instance: Any = None, **_: Any) -> None:
-        """A worker that reads all of our queues also drains those that there were more of before."""
+        """Let a worker that reads all queues also drain queues that a smaller ``queues`` setting has left over."""
         if instance is None or instance.app is not self.app:
             return
         queues = self.app.amqp.queues
@@ -113,50 +113,50 @@ class Balancer:
         if sender is not None and sender.app is self.app and self._keeper is not None:
             self._keeper.stop()
 
-    # ------------------------------------------------------------------ choosing and looking
+    # ------------------------------------------------------------------ choosing queues and reading loads
 
     def select_best_queue(self, *, reserve: int = 0) -> str:
-        """Return the least loaded queue that a worker reads; ties go to the lowest number.
+        """Return the least loaded queue that a worker reads. Ties go to the lowest number.
 
-        ``reserve`` counts this many tasks there in the same step, for tasks that are sent to it within a minute.
+        ``reserve`` counts this many tasks in the queue in the same step. The caller must send them within a minute.
         """
         if not reserve:
             return self.ledger.choose(queues=self.rules.queues, measure=self.rules.load)
         return self.ledger.reserve(reserve, queues=self.rules.queues, measure=self.rules.load, lease_ms=HAND_WAIT_MS)
 
     def get_all_queue_loads(self) -> dict[str, tuple[int, int]]:
-        """Return what waits and what runs in each queue, all at one moment."""
+        """Return the numbers of waiting and running tasks of each queue, all at one moment."""
         names = self.rules.names
         found = {load.queue: (load.pending, load.running) for load in self.ledger.loads(names)}
         return {queue: load for queue, load in found.items() if queue in names or any(load)}
 
     def get_queue_load(self, queue_name: str) -> tuple[int, int]:
-        """Return what waits and what runs in one queue."""
+        """Return the numbers of waiting and running tasks of one queue."""
         return self.get_all_queue_loads().get(self._ours(queue_name), (0, 0))
 
     def increment_pending(self, queue_name: str, count: int = 1) -> int:
-        """Announce tasks that will be sent to a queue within a minute; gives what waits there then.
+        """Announce tasks that the caller will send to a queue within a minute. Return how many tasks wait there.
 
-        A task that is sent to it uses the announcement up, so it is counted once. Tasks need no announcement.
+        A task that is sent to the queue uses up one announcement, so it is counted once. Announcements are optional.
         """
         return self.ledger.by_hand(self._ours(queue_name), waiting=count, lease_ms=HAND_WAIT_MS)[0]
 
     def decrement_pending(self, queue_name: str, count: int = 1) -> int:
-        """Take announcements back, never more than there are; gives what waits then."""
+        """Withdraw announcements, at most those that exist. Return how many tasks wait in the queue."""
         return self.ledger.by_hand(self._ours(queue_name), waiting=-count)[0]
 
     def increment_running(self, queue_name: str, count: int = 1, *, seconds: float = HAND_RUN_MS / 1_000) -> int:
-        """Count work that is not a task of Celery's, for at most ``seconds``. Return what runs then."""
+        """Count work that is not a Celery task, for at most ``seconds``. Return how many tasks run in the queue."""
         return self.ledger.by_hand(self._ours(queue_name), running=count, lease_ms=int(seconds * 1_000))[1]
 
     def decrement_running(self, queue_name: str, count: int = 1) -> int:
-        """Take such a count back, never more than there are; gives what runs then."""
+        """Withdraw counts of ``increment_running``, at most those that exist. Return how many tasks run there."""
         return self.ledger.by_hand(self._ours(queue_name), running=-count)[1]
 
     def reset_queue_counters(self, queue_name: str | None = None) -> None:
-        """Forget what was counted by hand, and write the numbers anew from the tasks that there really are.
+        """Remove all counts by hand, and compute the loads again from the tasks in the ledger.
 
-        Tasks that wait or run stay counted, so this is safe at any time. It is logged with who did it.
+        Tasks that wait or run stay counted, so this is safe at any time. The log names the user and the host.
         """
         queues = [load.queue for load in self.ledger.loads(self.rules.names)]
         if queue_name is not None:
@@ -166,17 +166,17 @@ class Balancer:
         log.warning(LogEvent("celery.reset", **who, queue=queue_name or "all", forgotten=forgotten))
 
     def queue_of_user(self, user_id: object) -> str:
-        """Return the one queue that a user hashes to; no user has the first."""
+        """Return the one queue that a user hashes to. Without a user it is the first queue."""
         return f"{self.rules.prefix}{queue_of(user_id, queues=self.rules.queues)}"
 
     def unread_queues(self) -> list[str]:
-        """Return the queues that no live worker reads; none, if no worker is known at all."""
+        """Return the queues that no live worker reads. The list is empty if no worker is known."""
         return [load.queue for load in self.ledger.loads(self.rules.names) if load.read is False]
 
     # ------------------------------------------------------------------ reconciling
 
     def reconcile(self) -> ReconcileReport:
-        """Compare the ledger with the broker and repair it. Workers do so by themselves."""
+        """Compare the ledger with the broker and repair the ledger. Workers call this periodically."""
         kind = RedisScanner if self.home.with_broker else DepthScanner
         return Reconciler(self.ledger, self.rules, kind(self.app, self.ledger, self.rules)).run()
 
@@ -187,7 +187,7 @@ class Balancer:
 
 
 def balancer_of(app: Celery) -> Balancer:
-    """Return an app's. Raises ``ConfigError`` if it has none."""
+    """Return the balancer of an app. Raises ``ConfigError`` if the app has none."""
     found = vars(app).get(ATTRIBUTE)
     if not isinstance(found, Balancer):
         raise ConfigError(f"the Celery app {app.main!r} has no queues of ours: call install(app) first")

@@ -1,4 +1,4 @@
-"""The short way of a message: chosen, counted and sent in one step, where broker and ledger are on one server."""
+"""Choose a queue, count the task and send its message in one step, if broker and ledger share a server."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from headway.core.errors import StoreError
 from headway.integrations.celery.ledger import CountedMessage, CountedTask, Ledger
 from headway.integrations.celery.options import BalancerOptions
 
-HERE = "headway:queue:here"  # Stands in a message for its queue's name. Only its last place in it is looked at.
-CHUNK = 500  # Messages that are sent at once.
+HERE = "headway:queue:here"  # Placeholder for the queue's name in a message. Its last occurrence is replaced.
+CHUNK = 500  # Messages in one call, to bound how long the server is busy.
 
 
 class BrokerPush:
-    """Takes messages that an app offers on their way to the broker's lists."""
+    """Sends messages to the broker's lists through the ledger."""
 
     def __init__(self, ledger: Ledger, rules: BalancerOptions, key_prefix: str) -> None:
         self._ledger = ledger
@@ -28,21 +28,21 @@ class BrokerPush:
         self._key_prefix = key_prefix
 
     def quiet(self) -> bool:
-        """Return whether no listener follows what is published: it would see the wrong queue's name."""
+        """Return whether no receiver of publish signals exists. A receiver would see the wrong queue name."""
         return not signals.before_task_publish.receivers and not signals.after_task_publish.receivers
 
     def way(self, producer: Any, message: Any) -> ListPush | None:
-        """Return the way of a message, if it may be short."""
+        """Return the hook of the channel, or None if Celery must send the message itself."""
         if message.sent_event or not self.quiet():
             return None
         try:
             channel = producer.channel
-        except Exception:  # The long way tries again, as Celery's settings say.
+        except Exception:  # Celery's own send retries, as its settings say.
             return None
         if not isinstance(channel, Channel):
             return None
         put = vars(channel).get("_put")
-        if not isinstance(put, ListPush):  # Otherwise another app's messages went this way before: pools are shared.
+        if not isinstance(put, ListPush):  # Apps share connection pools, so another app may have set the hook.
             put = vars(channel)["_put"] = ListPush(channel)
         return put
 
@@ -50,7 +50,7 @@ class BrokerPush:
     def offering(
         self, put: ListPush, entry: CountedTask, gathered: list[CountedMessage] | None = None
     ) -> Generator[PushOffer]:
-        """Offer a task whose message is sent on this way meanwhile; with a list, it is only gathered there."""
+        """Offer a task to the hook while Celery sends it. With ``gathered``, the hook only appends its message."""
         put.offer = offer = PushOffer(self, entry, gathered)
         try:
             yield offer
@@ -58,23 +58,23 @@ class BrokerPush:
             put.offer = None
 
     def push(self, messages: Sequence[CountedMessage], *, together: bool = False) -> list[str]:
-        """Send messages, all or (beyond some hundreds) in large parts; gives their queues."""
+        """Send messages, at most ``CHUNK`` in one step. Return their queues."""
         rules, found = self._rules, list[str]()
         for first in range(0, len(messages), CHUNK):
             part = messages[first : first + CHUNK]
-            if together and found:  # All go where the first part went.
+            if together and found:  # All parts go to the queue of the first part.
                 part = [message.sent_to(message.entry.fixed or found[0]) for message in part]
             try:
                 found += self._ledger.push(
                     part, queues=rules.queues, measure=rules.load, key_prefix=self._key_prefix, together=together
                 )
-            except StoreError as problem:  # What Celery raises when its broker does not answer.
+            except StoreError as problem:  # Celery raises this error when its broker does not answer.
                 raise OperationalError(str(problem)) from problem
         return found
 
 
 class PushOffer:
-    """A task that is on its way to a channel."""
+    """A task whose message Celery is about to send to a channel."""
 
     def __init__(self, post: BrokerPush, entry: CountedTask, gathered: list[CountedMessage] | None) -> None:
         self.taken = False
@@ -83,7 +83,7 @@ class PushOffer:
         self._gathered = gathered
 
     def take(self, channel: Any, message: Any) -> None:
-        """Send its message, or gather it."""
+        """Send the message of the task, or gather it."""
         step = channel.priority(channel._get_message_priority(message, reverse=False))
         message["properties"]["delivery_info"]["routing_key"] = HERE
         before, _, behind = str(dumps(message)).rpartition(HERE)  # type: ignore[no-untyped-call]
@@ -96,7 +96,7 @@ class PushOffer:
 
 
 class ListPush:
-    """Takes the place of a channel's own way to put a message into a list. A channel is one thread's at a time."""
+    """Replaces the method of a channel that puts a message into a list. One thread at a time uses a channel."""
 
     def __init__(self, channel: Any) -> None:
         self.offer: PushOffer | None = None

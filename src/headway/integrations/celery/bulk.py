@@ -1,4 +1,4 @@
-"""Many tasks at once: queues for all of them are chosen and counted in one round trip."""
+"""Send many tasks at once. One round trip chooses the queues of all tasks and counts the tasks."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _WHERE = ("queue", "exchange", "routing_key")
 
 
 class _Item(NamedTuple):
-    """A task of a bulk; its entry is None if it is routed elsewhere."""
+    """A task of a bulk. Its entry is None if it is routed to a queue that is not balanced."""
 
     signature: Any
     entry: CountedTask | None
 
 
 def send_bulk(balancer: Balancer, tasks: Iterable[Any], *, bulk: Bulk | None = None) -> Any:
-    """Send signatures, or the tasks of a group; gives a ``GroupResult``.
+    """Send signatures, or the tasks of a group. Return a ``GroupResult``.
 
-    ``bulk`` says how: over a few queues (``shard``, so that others' tasks find free ones), all to one (``together``),
-    or over all (``spread``). Tasks that are routed elsewhere go there. Queues are chosen and counted in one round trip,
-    which takes the messages along if the broker is on the ledger's server. If the broker refuses a task, it and those
-    behind it are not counted, and the broker's error is raised.
+    ``bulk``: use a few queues (``shard``, which leaves queues free for other senders), one queue (``together``) or all
+    queues (``spread``). Tasks with a route of their own follow that route. If the broker is on the ledger's server, the
+    messages are sent in the same round trip. If the broker refuses a task, that task and all later ones are not
+    counted, and the broker's error is raised.
     """
     app = balancer.app
     rules = balancer.rules if bulk is None else replace(balancer.rules, bulk=bulk)
@@ -100,13 +100,13 @@ def _entry(
         signature.args, signature.kwargs, signature.options.get("headers") or {},
     )  # fmt: skip
     source = sources.of(signature.task, envelope)
-    # All of a bulk are sent at once, so those that stay together may go to the least loaded queue, not a hashed one.
+    # A bulk is sent at once, so tasks that stay together can go to the least loaded queue instead of a hashed one.
     among = () if together and not source.user else sources.queues_of(source)
     return CountedTask(envelope.member, signature.task, source.user, fixed, among)
 
 
 def _fixed(balancer: Balancer, signature: Any) -> str:
-    """Name the queue that a task is routed to, or '' if it is for us to choose."""
+    """Return the queue that a task is routed to, or '' if the balancer chooses it."""
     app = balancer.app
     task = app.tasks.get(signature.task)
     own = {} if task is None else task._get_exec_options()

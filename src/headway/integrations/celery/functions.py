@@ -1,4 +1,4 @@
-"""The functions of the current Celery app, under the names that hand-written load balancers gave them."""
+"""Functions for the current Celery app, with names that are common in hand-written load balancers."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def install(
     reconcile: float = 30.0,
     strict: bool = False,
 ) -> Balancer:
-    """Add load-based queues to an app: declare them, route to them, and keep a ledger of what waits and runs in each.
+    """Add queues that are chosen by load to an app, and keep a ledger of the tasks that wait and run in each.
 
-    Call it where the app is made, after its routes and queues are set, in producers and workers alike.
+    Call it where the app is created, after its routes and queues are set, in producers and in workers.
 
-    ``by`` names the parameter that says whose a task is (or is a function of task name, args and kwargs); a user's
-    tasks go to the least loaded of ``k`` queues that the user hashes to: by default a fifth of them, with
-    ``route="hash"`` one. A bulk without users (a group, or what one task sends) is treated as one user, unless ``bulk``
-    says ``"together"`` (one queue) or ``"spread"`` (all). Any other task goes to the least loaded queue of all.
-    ``load="work"`` weighs tasks by how long those of their name have taken.
+    ``by`` names the parameter with the user of a task, or is a function of task name, args and kwargs. A user's tasks
+    go to the least loaded of ``k`` queues that the user hashes to. ``k`` is a fifth of the queues by default, and one
+    with ``route="hash"``. A bulk without users (a group, or the tasks that one task sends) is treated as one user,
+    unless ``bulk`` is ``"together"`` (one queue) or ``"spread"`` (all). Any other task goes to the least loaded queue
+    of all. ``load="work"`` weighs a task by the past run times of tasks with its name.
 
-    The ledger is on the broker's server unless ``store`` names another. A worker that is not heard of for ``lease``
-    seconds is dead; every ``reconcile`` seconds the ledger is held against the broker. ``strict`` lets a task fail to
-    be sent if it cannot be counted, instead of being sent uncounted. Raises ``ConfigError``.
+    The ledger is on the broker's server unless ``store`` names another. A worker that has not renewed for ``lease``
+    seconds is dead. Every ``reconcile`` seconds a worker compares the ledger with the broker. With ``strict``, sending
+    a task fails if the task cannot be counted. Without it, the task is sent uncounted. Raises ``ConfigError``.
     """
     rules = BalancerOptions(
         queues=queues, prefix=prefix, route=route, k=k, by=by, bulk=bulk, load=load, lease=lease, reconcile=reconcile,
@@ -63,9 +63,9 @@ def install(
 
 
 def enqueue_task_with_load_balancing(task: Any, *args: Any, **kwargs: Any) -> Any:
-    """Send a task to the least loaded queue; gives its ``AsyncResult``.
+    """Send a task to the least loaded queue. Return its ``AsyncResult``.
 
-    All arguments are the task's own. Options go on a signature in the task's place: ``task.s().set(countdown=5)``.
+    All arguments are passed to the task. To set options, pass a signature: ``task.s().set(countdown=5)``.
     Plain ``task.delay()`` and ``apply_async()`` do the same.
     """
     balancer_of(_app_of(task))
@@ -73,7 +73,7 @@ def enqueue_task_with_load_balancing(task: Any, *args: Any, **kwargs: Any) -> An
 
 
 def enqueue_task_to_user_queue(task: Any, user_id: object, *args: Any, **kwargs: Any) -> Any:
-    """Send a task to the one queue that its user hashes to, the first if there is no user; gives its ``AsyncResult``.
+    """Send a task to the queue that its user hashes to, or without a user to the first. Return its ``AsyncResult``.
 
     ``user_id`` itself is not passed to the task.
     """
@@ -82,53 +82,53 @@ def enqueue_task_to_user_queue(task: Any, user_id: object, *args: Any, **kwargs:
 
 
 def enqueue_bulk(tasks: Iterable[Any], *, bulk: Bulk | None = None) -> Any:
-    """Send many tasks (signatures, or a group), counted in one round trip; gives a ``GroupResult``.
+    """Send many tasks (signatures, or a group), counted in one round trip. Return a ``GroupResult``.
 
-    ``bulk`` says whether they go to a few queues (``"shard"``), to one (``"together"``) or to all (``"spread"``).
+    ``bulk``: use a few queues (``"shard"``), one queue (``"together"``) or all queues (``"spread"``).
     """
     return send_bulk(_here(), tasks, bulk=bulk)
 
 
 def select_best_queue(*, reserve: int = 0) -> str:
-    """Return the least loaded queue that a worker reads; ties go to the lowest number.
+    """Return the least loaded queue that a worker reads. Ties go to the lowest number.
 
-    ``reserve`` counts this many tasks there in the same step, for tasks that are sent to it within a minute.
+    ``reserve`` counts this many tasks in the queue in the same step. The caller must send them within a minute.
     """
     return _here().select_best_queue(reserve=reserve)
 
 
 def get_all_queue_loads() -> dict[str, tuple[int, int]]:
-    """Return what waits and what runs in each queue, all at one moment."""
+    """Return the numbers of waiting and running tasks of each queue, all at one moment."""
     return _here().get_all_queue_loads()
 
 
 def get_queue_load(queue_name: str) -> tuple[int, int]:
-    """Return what waits and what runs in one queue."""
+    """Return the numbers of waiting and running tasks of one queue."""
     return _here().get_queue_load(queue_name)
 
 
 def increment_pending(queue_name: str, count: int = 1) -> int:
-    """Announce tasks that will be sent to a queue within a minute; sending them uses the announcement up."""
+    """Announce tasks that the caller will send to a queue within a minute. Each task sent uses up one announcement."""
     return _here().increment_pending(queue_name, count)
 
 
 def decrement_pending(queue_name: str, count: int = 1) -> int:
-    """Take announcements back, never more than there are."""
+    """Withdraw announcements, at most those that exist."""
     return _here().decrement_pending(queue_name, count)
 
 
 def increment_running(queue_name: str, count: int = 1, *, seconds: float = 3_600.0) -> int:
-    """Count work that is not a task of Celery's, for at most ``seconds``."""
+    """Count work that is not a Celery task, for at most ``seconds``."""
     return _here().increment_running(queue_name, count, seconds=seconds)
 
 
 def decrement_running(queue_name: str, count: int = 1) -> int:
-    """Take such a count back, never more than there are."""
+    """Withdraw counts of ``increment_running``, at most those that exist."""
     return _here().decrement_running(queue_name, count)
 
 
 def reset_queue_counters(queue_name: str | None = None) -> None:
-    """Forget what was counted by hand, and write the numbers anew from the tasks that there really are."""
+    """Remove all counts by hand, and compute the loads again from the tasks in the ledger."""
     _here().reset_queue_counters(queue_name)
 
 

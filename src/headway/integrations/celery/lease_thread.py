@@ -1,4 +1,4 @@
-"""Keeps a worker's leases: a thread in its main process that says the worker lives, and what it no longer runs."""
+"""A thread in a worker's main process that renews the worker's leases and ends those of runs that are over."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from headway.integrations.celery.messages import read_request
 from headway.integrations.celery.options import BalancerOptions
 from headway.integrations.celery.worker_signals import WorkerSignals
 
-TICK = 2.0  # Seconds between two renewals at most.
-LOOKS = 5  # How often a set is read again that others changed meanwhile.
+TICK = 2.0  # Maximum seconds between renewals. A short lease is renewed every third of its time.
+LOOKS = 5  # Attempts to copy a set that another thread changes meanwhile.
 log = logging.getLogger("headway.celery")
 
 
 class LeaseThread:
-    """Woken by the clock, or when a task ended oddly; ends when told to stop."""
+    """Renews periodically, and at once after a task has failed. ``stop`` ends the thread."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class LeaseThread:
             self._thread.start()
 
     def wake(self) -> None:
-        """Look at once."""
+        """Renew and check the leases at once."""
         self._woken.set()
 
     def stop(self) -> None:
-        """End, and say that nothing runs here any more."""
+        """Stop the thread, and remove this worker from the ledger."""
         self._stopping = True
         self._woken.set()
         if self._thread is not None:
@@ -84,7 +84,7 @@ class LeaseThread:
             self._woken.clear()
 
     def tick(self) -> None:
-        """Renew; drop leases of runs that are over, take some for runs that have none; reconcile if it is our turn."""
+        """Renew, end leases of runs that are over, lease runs without one, and reconcile if this worker is due."""
         if not self._runs.connected():
             self._ledger.errors += 1
             log.error(LogEvent("celery.signals_lost", hint="they are connected again"))
@@ -97,14 +97,14 @@ class LeaseThread:
             reconcile_ms=int(self._rules.reconcile * 1_000),
             held=held,
         )
-        # What has a lease was received before we asked, so if we do not hold it now, it is over: its process died.
+        # The worker received a task before it had a lease. If the worker no longer holds the task, its process died.
         holding = _members(_held())
         for lease in leases:
             if member_in(lease) not in holding:
                 self._ledger.finish(TaskRun(lease))
         self._take_leases(set(leases))
         if due and (self._reconciling is None or not self._reconciling.is_alive()):
-            # It takes its time, and leases must be renewed meanwhile.
+            # Reconciling is slow, and leases must be renewed meanwhile.
             self._reconciling = threading.Thread(target=self._look_through, name="headway-reconciler", daemon=True)
             self._reconciling.start()
 
@@ -116,7 +116,7 @@ class LeaseThread:
             log.exception(LogEvent("celery.reconciling_failed"))
 
     def _take_leases(self, leases: set[str]) -> None:
-        """A server that lost its data knows nothing of what runs. Runs without a lease twice in a row get one."""
+        """Lease runs that had no lease in two ticks in a row. The ledger does not know them after a loss of data."""
         unleased = set()
         for request in _copy(state.active_requests):
             member, queue = read_request(request._context)
@@ -143,7 +143,7 @@ def _members(requests: list[Any]) -> set[str]:
 
 
 def _copy(requests: Any) -> list[Any]:
-    """Copy a set that the worker's main thread goes on changing."""
+    """Copy a set that the worker's main thread changes meanwhile."""
     for _ in range(LOOKS):
         try:
             return list(requests)

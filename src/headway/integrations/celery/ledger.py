@@ -11,11 +11,11 @@ from headway.integrations.celery.options import Measure
 from headway.stores.redis.address import RedisAddress
 
 PAGE = 500
-MESSAGES = 100  # How many the server reads at once: about a millisecond of its time.
+MESSAGES = 100  # Messages that the server reads in one call, which takes it about a millisecond.
 
 
 class CountedTask(NamedTuple):
-    """A task to be counted. ``fixed`` names its queue; else it goes to the least loaded of ``among``, () for all."""
+    """A task to be counted. ``fixed`` names its queue, else it goes to the least loaded of ``among`` (() for all)."""
 
     member: str
     name: str
@@ -54,7 +54,7 @@ class QueueLoad(NamedTuple):
     running: int
     work_ms: int
     read: bool | None
-    oldest_ms: int | None  # For how long its oldest task has waited.
+    oldest_ms: int | None  # Milliseconds that its oldest task has waited.
 
 
 class LedgerStats(NamedTuple):
@@ -83,15 +83,15 @@ def member_in(lease: str) -> str:
 class Ledger:
     """The counts of one process's queues. Forks and threads may share it. Every verb may be repeated.
 
-    Verbs raise ``StoreUnavailable`` when the server has been away for some seconds, ``start`` and ``finish`` never:
-    they are sent and not waited for, again and again until the server has answered.
+    Verbs raise ``StoreUnavailable`` when the server has been away for some seconds. ``start`` and ``finish`` never do,
+    because the client does not wait for their replies. It repeats these commands until the server has answered.
     """
 
     def __init__(self, place: RedisAddress, prefix: str, *, key_prefix: str = "") -> None:
         self.prefix = prefix
         self.place = place
-        self.errors = 0  # What could not be counted, since this process began.
-        self.trouble = ""  # The last reason.
+        self.errors = 0  # Failed counts since this process started.
+        self.trouble = ""  # The reason of the last failure.
         self._key = f"{key_prefix}headway:celery:{prefix}"
         self._client = LedgerClient(place, library(), "known", self._note)
 
@@ -109,7 +109,7 @@ class Ledger:
     # ------------------------------------------------------------------ tasks
 
     def choose(self, *, queues: int, measure: Measure, among: Sequence[int] = ()) -> str:
-        """Return the least loaded queue that is read; ties go to the lowest number."""
+        """Return the least loaded queue that a worker reads. Ties go to the lowest number."""
         return _text(self._client.call("choose", self._key, measure, queues, self.prefix, _numbers(among)))
 
     def reserve(self, count: int, *, queues: int, measure: Measure, lease_ms: int) -> str:
@@ -155,7 +155,7 @@ class Ledger:
     def finish(self, run: TaskRun, *, took_ms: int | None = None, again: bool = False) -> None:
         """Record that a run has ended. A short run needs only this command.
 
-        ``took_ms``: how long it took, if that is to be learned. ``again`` puts its task back into its queue.
+        ``took_ms``: how long the run took, if the ledger is to learn it. ``again`` puts the task back into its queue.
         """
         what = "ran" if self._client.cancel_batched(run.lease) else "finish"
         learn = "" if took_ms is None else str(took_ms)
@@ -164,7 +164,7 @@ class Ledger:
     # ------------------------------------------------------------------ by hand
 
     def by_hand(self, queue: str, *, waiting: int = 0, running: int = 0, lease_ms: int = 60_000) -> tuple[int, int]:
-        """Count without a task, for a while, or remove such counts. Return how many wait and run then."""
+        """Count without a task for ``lease_ms``, or remove such counts. Return how many tasks wait and run."""
         kind, by = ("promised", waiting) if waiting else ("claimed", running)
         found = self._client.call("by_hand", self._key, kind, queue, by, lease_ms)
         return int(found[0]), int(found[1])
@@ -186,7 +186,7 @@ class Ledger:
         """Remove a node and end its runs."""
         self._client.call("leave", self._key, node)
 
-    # ------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------ reading
 
     def loads(self, queues: Sequence[str] = ()) -> list[QueueLoad]:
         """Read the loads of all queues at one moment: the named ones, then all others that are known."""
@@ -208,7 +208,7 @@ class Ledger:
         return LedgerStats(_pairs(tally), _pairs(busiest), _pairs(nodes))
 
     def check(self) -> int:
-        """Return how many counts do not agree: sets with each other, or numbers with the sets."""
+        """Return how many counts differ between two sets, or between a number and its set."""
         return int(self._client.call("check", self._key))
 
     def waiting(self, queue: str) -> Iterator[tuple[str, int]]:
@@ -264,7 +264,7 @@ class Ledger:
         return found
 
     def adopt(self, found: Iterable[tuple[str, str, str]]) -> int:
-        """Count tasks as waiting that the broker has and no sender counted: member, queue, task name."""
+        """Count as waiting the tasks that the broker has and no sender counted: member, queue, task name."""
         words = [word for member, queue, name in found for word in (member, queue, _tidy(name), "")]
         return int(self._client.call("adopt", self._key, *words)) if words else 0
 

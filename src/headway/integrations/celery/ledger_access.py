@@ -1,4 +1,4 @@
-"""The way from a command line to a ledger: by an app, as ``celery -A`` names it, or by an address."""
+"""Open a ledger from the command line, by an app as in ``celery -A`` or by an address."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headway.stores.redis.address import read_redis_address
 
 
 def open_balancer(path: str) -> Balancer:
-    """Import an app and give its balancer. Raises ``ConfigError``."""
+    """Import an app and return its balancer. Raises ``ConfigError``."""
     sys.path.insert(0, os.getcwd())  # As Celery's own commands do.
     try:
         app = find_app(path)
@@ -30,7 +30,7 @@ def open_balancer(path: str) -> Balancer:
 
 
 def open_ledger(url: str, prefix: str) -> Ledger:
-    """Return the ledger at an address, as Headway writes it. Raises ``ConfigError``."""
+    """Return the ledger at an address in Headway's notation. Raises ``ConfigError``."""
     place = read_redis_address(url)
     if place.cluster:
         raise ConfigError("a ledger is on one server, or behind Sentinels, not in a cluster")

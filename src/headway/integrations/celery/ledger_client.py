@@ -30,7 +30,7 @@ RECONNECT_SECONDS = 1.0  # Between two attempts to connect for commands that no 
 UNANSWERED_MAX = 10_000  # Commands kept for a server that is away, some megabytes. Beyond it the oldest are dropped.
 BATCH_SECONDS = 0.02  # How long a batched command waits for others. Short enough for loads to be current.
 BATCH_MAX = 100  # Commands in one batch, about a millisecond of the server's time.
-MASTER_CHECK = 1.0  # Seconds between two questions to the Sentinels. A replaced master loses what it takes meanwhile.
+MASTER_CHECK = 1.0  # Seconds between queries to the Sentinels. A replaced master loses all writes that it accepts.
 READ_REPLIES_AT = 32  # Unanswered commands after which their replies are read.
 _SOON = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "NOREPLICAS", "UNBLOCKED", "MISCONF", "ERR max number of clients")
 
@@ -104,9 +104,9 @@ class LedgerClient:
             self._send(*self._take_batch(), self._command(function, key, args))
 
     def send_batched(self, function: str, key: str, words: Words, *, name: str | None = None) -> None:
-        """Send a call within ``BATCH_SECONDS``, as one with all others of that time: their words, one after the other.
+        """Send a call within ``BATCH_SECONDS``. All calls of that time become one, which gets their words in order.
 
-        Until then, ``cancel_batched`` can take it back by its ``name``.
+        Until then, ``cancel_batched`` can withdraw the call by its ``name``.
         """
         self._after_fork()
         with self._lock:
@@ -122,7 +122,7 @@ class LedgerClient:
                 self._batch_started.set()
 
     def cancel_batched(self, name: str) -> bool:
-        """Take a batched call back. Return False if it was sent already."""
+        """Withdraw a batched call. Return False if it was sent already."""
         self._after_fork()
         with self._lock:
             return self._batch.pop(name, None) is not None
@@ -143,7 +143,7 @@ class LedgerClient:
     # ------------------------------------------------------------------ sending
 
     def _send_batches(self) -> None:
-        """Run in a thread: woken by the first call of a batch, ends with the process or when the client is closed."""
+        """Run in a thread. The first call of a batch wakes it, and it ends with the process or with ``close``."""
         mine = threading.current_thread()
         while self._batch_thread is mine:
             self._batch_started.wait()
@@ -201,7 +201,7 @@ class LedgerClient:
     def _record_reply(self, reply: Any) -> None:
         """Match a reply with the oldest unanswered command."""
         if isinstance(reply, ReplyError):
-            if "Function not found" in str(reply):  # To connect again loads the library and sends all commands again.
+            if "Function not found" in str(reply):  # Reconnecting loads the library and repeats all commands.
                 raise ConnectionError("the functions are gone")
             if str(reply).startswith(_SOON):
                 raise ConnectionError(str(reply))

@@ -1,4 +1,4 @@
-"""Where the ledger is kept: the broker's own server, as Celery's settings name it, or one that is named to us."""
+"""Find the ledger's server: the broker's own, as in Celery's settings, or another that the caller names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VERIFIED = ("required", "CERT_REQUIRED", ssl.CERT_REQUIRED)
 
 
 class LedgerLocation(NamedTuple):
-    """Where the ledger is; whether the broker's queues are there too; what all keys begin with."""
+    """The address of the ledger, whether the broker's queues are on the same server, and the prefix of all keys."""
 
     place: RedisAddress
     with_broker: bool
@@ -28,8 +28,8 @@ class LedgerLocation(NamedTuple):
 def find_ledger(app: Celery, store: str | None = None) -> LedgerLocation:
     """Find the ledger's server. Raises ``ConfigError`` if the broker is no Redis and no other server is named.
 
-    ``store`` is an address as Headway writes it. Otherwise Celery's ``broker_url``, ``broker_use_ssl`` and
-    ``broker_transport_options`` say where, in Celery's notation, with passwords, TLS, sockets and Sentinels.
+    ``store`` is an address in Headway's notation. Without it, Celery's ``broker_url``, ``broker_use_ssl`` and
+    ``broker_transport_options`` name the server, with passwords, TLS, sockets and Sentinels.
     """
     options: Mapping[str, Any] = app.conf.broker_transport_options or {}
     key_prefix = str(options.get("global_keyprefix", ""))
@@ -87,7 +87,7 @@ def _read_sentinels(url: str, login: Login, options: Mapping[str, Any]) -> Redis
 
 
 def _tls(use_ssl: object, query: Mapping[str, str], *, demanded: bool) -> ssl.SSLContext | None:
-    """Make what ``broker_use_ssl`` asks for, or the address itself."""
+    """Build the TLS settings that ``broker_use_ssl`` or the address asks for."""
     if not use_ssl and not demanded:
         return None
     given: dict[str, Any] = {**query, **(use_ssl if isinstance(use_ssl, Mapping) else {})}

@@ -1,4 +1,4 @@
-"""What the ledger needs to know of a task's message, in either of Celery's protocols."""
+"""Read what the ledger needs from a task's message, in either of Celery's protocols."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from headway.integrations.celery.ledger import member_of
 
-USER_HEADER = "headway_by"  # Carries whose a task is, so that the tasks it sends are the same user's.
+USER_HEADER = "headway_by"  # Names the user of a task, so that tasks which it sends belong to the same user.
 
 
 class Envelope(NamedTuple):
@@ -24,7 +24,7 @@ class Envelope(NamedTuple):
 
 
 def read_message(message: Any) -> Envelope:
-    """Read what ``create_task_message`` made."""
+    """Read a message that ``create_task_message`` built."""
     headers, body = message.headers or {}, message.body
     if isinstance(body, Mapping):  # Protocol 1.
         return Envelope(
@@ -44,7 +44,7 @@ def read_request(request: Any) -> tuple[str, str]:
 
 
 def read_delivered(message: Any) -> str | None:
-    """Return the member of a message that a worker could not make a request of."""
+    """Return the member of a message that the worker could not turn into a request."""
     headers = message.headers or {}
     if "id" in headers:
         return member_of(headers["id"], headers.get("retries"))

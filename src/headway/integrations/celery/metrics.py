@@ -1,4 +1,4 @@
-"""The figures of a ledger as Prometheus reads them."""
+"""The metrics of a ledger in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _COUNTERS = {
 
 
 def metrics_text(ledger: Ledger, queues: Sequence[str] = ()) -> str:
-    """Read all figures and write them as text. Raises ``StoreError``."""
+    """Read all metrics and return them as text. Raises ``StoreError``."""
     loads, figures = ledger.loads(queues), ledger.figures()
     families = [
         _family(name, "gauge", text, [Sample("", (("queue", load.queue),), read(load)) for load in loads])

@@ -1,4 +1,4 @@
-"""How tasks are given to queues, and how the ledger is kept: what ``install`` was told, checked."""
+"""The checked options of ``install``: how tasks are assigned to queues, and how the ledger is kept."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Measure = Literal["count", "work"]
 By = str | Callable[[str, Sequence[Any], Mapping[str, Any]], object]
 
 QUEUES_MAX = 1_000
-SHARDS = 5  # Parts; a sender of many tasks gets one part in this many of the queues.
+SHARDS = 5  # By default a sender of many tasks uses one in this many queues, which leaves the others free.
 
 
 @dataclass(frozen=True, kw_only=True)
 class BalancerOptions:
-    """Checked when made. Raises ``ConfigError``."""
+    """The options of a balancer. The constructor raises ``ConfigError`` for an invalid one."""
 
     queues: int = 20
     prefix: str = "queue_"
@@ -56,11 +56,11 @@ class BalancerOptions:
         return [f"{self.prefix}{index}" for index in range(self.queues)]
 
     def is_ours(self, queue: str | None) -> bool:
-        """Return whether a queue is one of the family, also one beyond today's number."""
+        """Return whether a queue has a name of ours, even if its number is beyond ``queues``."""
         return queue is not None and queue.startswith(self.prefix) and queue[len(self.prefix) :].isdecimal()
 
     def width(self, *, user: bool) -> int:
-        """Return how many queues one user's tasks, or one bulk's, are spread over."""
+        """Return how many queues the tasks of one user or one bulk may use."""
         if not user and self.bulk != "shard":
             return 1 if self.bulk == "together" else self.queues
         if self.route == "hash":

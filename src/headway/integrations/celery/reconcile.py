@@ -1,7 +1,7 @@
-"""Holds the ledger against what the broker really has, and brings it in line.
+"""Compare the ledger with the messages that the broker has, and repair the ledger.
 
-Nothing is believed at first sight: while a message goes from a queue to a worker it may be in neither for a moment.
-What is missing or unknown in two looks, some time apart, is.
+A message on its way from a queue to a worker may be in neither for a moment. Only tasks that are missing or unknown in
+two scans, ``PAUSE`` seconds apart, are repaired.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from headway.core.log_event import LogEvent
 from headway.integrations.celery.ledger import Ledger, QueueLoad, member_in
 from headway.integrations.celery.options import BalancerOptions
 
-GRACE_MS = 1_000  # A task that was counted more recently may still be on its way to the broker.
+GRACE_MS = 1_000  # Milliseconds; a task that was counted more recently may still be on its way to the broker.
 PAUSE = 2.0
 log = logging.getLogger("headway.celery")
 
 
 class BrokerScan(NamedTuple):
-    """What one look found: members without a message, with their queue, and messages that no sender counted."""
+    """The result of one scan: members without a message, with their queue, and messages that no sender counted."""
 
     missing: Mapping[str, str]
     unknown: Mapping[str, tuple[str, str]]  # Member to queue and task name.
 
 
 class ReconcileReport(NamedTuple):
-    """What a reconciliation did: how much the ledger disagreed with itself, what it dropped and what it adopted."""
+    """The result of a reconciliation: inconsistent counts, and the numbers of dropped and adopted tasks."""
 
     drift: int
     dropped: int
@@ -40,13 +40,13 @@ class ReconcileReport(NamedTuple):
 
 
 class BrokerScanner(Protocol):
-    """Looks into a broker."""
+    """Scans a broker."""
 
     def look(self, loads: Iterable[QueueLoad]) -> BrokerScan: ...
 
 
 class Reconciler:
-    """Done by one node at a time; safe to be done by two."""
+    """Repairs the ledger. One node at a time does this, but two are safe."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Reconciler:
         self._sleep = sleep
 
     def run(self) -> ReconcileReport:
-        """Compare and repair. Raises ``StoreError``."""
+        """Compare the ledger with the broker and repair it. Raises ``StoreError``."""
         loads = self._ledger.loads(self._rules.names)
         drift = self._ledger.check()
         if drift:  # Another program wrote into our keys.
@@ -85,7 +85,7 @@ class Reconciler:
 
 
 class RedisScanner:
-    """Looks into a broker on the ledger's own server: at lists, and at what workers have not acknowledged."""
+    """Scans a broker on the ledger's own server: its lists and the messages that workers have not acknowledged."""
 
     def __init__(self, app: Celery, ledger: Ledger, rules: BalancerOptions) -> None:
         options: Mapping[str, Any] = app.conf.broker_transport_options or {}
@@ -98,11 +98,11 @@ class RedisScanner:
         self._endings = ["", *(f"{sep}{step}" for step in steps if step)]
 
     def lists_of(self, queue: str) -> list[str]:
-        """Name the keys that a queue's messages are in, one for each step of priority."""
+        """Return the keys of a queue's lists, one for each priority step."""
         return [f"{self._key_prefix}{queue}{ending}" for ending in self._endings]
 
     def look(self, loads: Iterable[QueueLoad]) -> BrokerScan:
-        # Lists first: a message goes from a list to the held ones and not often back, so it is not passed over.
+        # Read lists first. Messages move from a list to the unacknowledged ones and rarely back, so none is missed.
         listed: dict[str, tuple[str, str]] = {}
         lengths: dict[str, int] = {}
         loads = list(loads)
@@ -139,9 +139,9 @@ class RedisScanner:
 
 
 class DepthScanner:
-    """Looks into any other broker, which only says how many messages a queue has.
+    """Scans any other broker, which reports only the number of messages in a queue.
 
-    Queues are served oldest first, so what is gone from one are its oldest tasks, but for those that workers hold.
+    Workers take the oldest messages first, so the missing tasks of a queue are its oldest, except those in workers.
     """
 
     def __init__(self, app: Celery, ledger: Ledger, rules: BalancerOptions) -> None:

@@ -1,4 +1,4 @@
-"""Queues that stand for a choice: kombu's own, with a mark that only our sender reads."""
+"""Mark kombu queues for the send hook: the queue is still to be chosen, or its task is counted already."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ _ATTRIBUTE = "headway_mark"
 
 
 class BulkItem(NamedTuple):
-    """A task of a bulk: its entry is made already, and its message is to be gathered with the others."""
+    """A task of a bulk. Its entry exists already, and its message is gathered with those of the other tasks."""
 
     entry: CountedTask
     messages: list[CountedMessage]
 
 
-# A queue is to be chosen, or was chosen for a task that is counted there already.
 Mark = Literal["to_be_chosen", "counted"] | BulkItem
 
 
 def make_queue(name: str, mark: Mark | None = None) -> Any:
-    """Make a queue, marked or plain. One that is to be chosen bears a real name, so that no message can go astray."""
+    """Build a queue, marked or plain. A queue "to_be_chosen" has a real name too, so that no message can be lost."""
     queue: Any = Queue(name, routing_key=name)  # type: ignore[no-untyped-call]
     if mark is not None:
         setattr(queue, _ATTRIBUTE, mark)
@@ -31,6 +30,6 @@ def make_queue(name: str, mark: Mark | None = None) -> Any:
 
 
 def mark_of(queue: object) -> Mark | None:
-    """Read a queue's mark, if it has one."""
+    """Return a queue's mark, or None."""
     mark: Mark | None = getattr(queue, _ATTRIBUTE, None)
     return mark

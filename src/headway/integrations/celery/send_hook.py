@@ -1,4 +1,4 @@
-"""Where tasks are given to queues: at the one place that every message of an app passes."""
+"""Assign tasks to queues, in the one function that sends every message of an app."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("headway.celery")
 
 
 class Router:
-    """Takes tasks that no route has sent elsewhere. Stands behind the app's own routes."""
+    """Routes tasks that have no other route to our queues. It comes after the app's own routes."""
 
     def __init__(self, rules: BalancerOptions) -> None:
         self._stand_in = make_queue(rules.names[0], "to_be_chosen")
@@ -35,10 +35,10 @@ class Router:
 
 
 class SendHook:
-    """Sends a task's message. Whatever goes to one of our queues is counted, and not if it did not go.
+    """Sends a task's message. Counts a task that goes to one of our queues, unless sending it fails.
 
-    It takes the place of the app's ``amqp.send_task_message``: a router does not know a task's id, and after it nothing
-    else may still choose the queue.
+    It replaces the app's ``amqp.send_task_message``, because a router does not know a task's id, and after this
+    function no other code can change the queue.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class SendHook:
         if self._post is not None and (way := self._post.way(producer, message)) is not None:
             with self._post.offering(way, entry, messages) as offer:
                 sent = self._send(producer, name, message, **options)
-            if not offer.taken:  # The broker was lost and found again on the way, and it went there uncounted.
+            if not offer.taken:  # Celery reconnected meanwhile and sent the message past the hook.
                 self._count(entry._replace(fixed=entry.fixed or self._rules.names[0]))
             return sent
         options["queue"] = self._app.amqp.queues[self._count(entry)]
@@ -86,7 +86,7 @@ class SendHook:
         try:
             return self._send(producer, name, message, **options)
         except BaseException:
-            # If it did arrive all the same, it is counted again when it starts, or when the broker is looked through.
+            # If the message did arrive, the task is counted again when it starts or at the next reconciliation.
             self._ledger.uncount_soon([entry.member], "refused")
             raise
 
@@ -102,7 +102,7 @@ class SendHook:
         return queue
 
     def _blind(self, entry: CountedTask) -> str:
-        """Choose without knowing any load: by the hash of the task, among the queues that it may go to."""
+        """Choose a queue without knowing the loads, by the hash of the task among the queues that it may use."""
         among = entry.among or tuple(range(self._rules.queues))
         [place] = shard_of(entry.member, queues=len(among), width=1)
         return f"{self._rules.prefix}{among[place]}"

@@ -1,4 +1,4 @@
-"""Whose a task is: a user's, by the value of a parameter, or one of a bulk's, by what sent them together."""
+"""Find the sender of a task: a user, by the value of a parameter, or the bulk that the task belongs to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headway.integrations.celery.sharding import shard_of
 
 
 class TaskSender(NamedTuple):
-    """Who sent a task: a ``user`` by name, or else only that some tasks came together. ``text`` is what is hashed."""
+    """The sender of a task: a ``user``, or a bulk without a name. ``text`` is hashed to choose queues."""
 
     text: str = ""
     user: str = ""
@@ -31,7 +31,7 @@ class TaskSenders:
         self._places: dict[str, int | None] = {}
 
     def of(self, name: str, envelope: Envelope) -> TaskSender:
-        """A user, if one is named; else the task it was sent from, or its group; else no sender."""
+        """Return the user of a task, else the root task that it was sent from, else its group, else no sender."""
         if self._rules.by is not None:
             user = self._value(self._rules.by, name, envelope)
             if user is None:
@@ -45,7 +45,7 @@ class TaskSenders:
         return NOBODY
 
     def queues_of(self, source: TaskSender) -> tuple[int, ...]:
-        """Return the numbers of the queues that a source's tasks may go to; () means all."""
+        """Return the numbers of the queues that a sender's tasks may use. () means all."""
         if not source.text:
             return ()
         width = self._rules.width(user=bool(source.user))
@@ -60,7 +60,7 @@ class TaskSenders:
         return envelope.args[place] if place is not None and place < len(envelope.args) else None
 
     def _place(self, by: str, name: str) -> int | None:
-        """Find where a parameter stands among the arguments by position. Tasks that are not known here have none."""
+        """Return the index of a positional parameter, or None if this process does not know the task or parameter."""
         if name not in self._places:
             task = self._app.tasks.get(name)
             if task is None:

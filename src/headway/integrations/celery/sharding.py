@@ -1,4 +1,4 @@
-"""Which queues a user hashes to: a pure function, the same on every machine and in every release."""
+"""The queues that a user hashes to: pure functions, the same on every machine and in every release."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hashlib import blake2b
 def shard_of(source: str, *, queues: int, width: int) -> tuple[int, ...]:
     """Return the numbers of ``width`` of all queues, ascending.
 
-    The queues with the highest hash of source and number win, so that another number of queues moves as few users as
-    can be, and a narrower shard lies inside a wider one.
+    The queues with the highest hash of source and number win. A changed number of queues therefore moves as few users
+    as possible, and a narrower shard is part of a wider one.
     """
     if width >= queues:
         return tuple(range(queues))
@@ -20,7 +20,7 @@ def shard_of(source: str, *, queues: int, width: int) -> tuple[int, ...]:
 
 
 def queue_of(user: object, *, queues: int) -> int:
-    """Return the number of the one queue that a user hashes to; no user has queue 0."""
+    """Return the number of the one queue that a user hashes to. Without a user it is 0."""
     if user is None or user == "":
         return 0
     return shard_of(str(user), queues=queues, width=1)[0]

@@ -1,4 +1,4 @@
-"""What becomes of tasks in a worker, as Celery's signals tell it."""
+"""Record the start and end of tasks in a worker, as reported by Celery's signals."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from headway.integrations.celery.options import BalancerOptions
 
 SUCCESS = "SUCCESS"
 SAMPLE = 16
-RETRIES = 10  # How many of a task that died at once are looked for.
+RETRIES = 10  # Highest retry number that is uncounted when a process died, to bound the command.
 
 
 class WorkerSignals:
-    """Records in the ledger when tasks begin and end. Lives in every process of a worker."""
+    """Records in the ledger when tasks start and end. Every process of a worker has one."""
 
     def __init__(self, app: Celery, rules: BalancerOptions, ledger: Ledger) -> None:
         self._app = app
         self._rules = rules
         self._ledger = ledger
-        self.node = ""  # Who we are: a name that a worker that is started again does not have.
-        self._begun: dict[str, tuple[TaskRun, float]] = {}  # By task id: what runs here, and since when.
+        self.node = ""  # The unique name of this worker. A restarted worker has another one.
+        self._begun: dict[str, tuple[TaskRun, float]] = {}  # By task id: its run, and when it started.
         self._ends = 0
         self.ended_oddly: Callable[[], None] = lambda: None
 
     def connect(self) -> None:
-        """Listen to Celery's signals from now on."""
+        """Connect to Celery's signals."""
         signals.task_prerun.connect(self._began, weak=False)
         signals.task_postrun.connect(self._ended, weak=False)
         signals.task_revoked.connect(self._revoked, weak=False)
@@ -43,11 +43,11 @@ class WorkerSignals:
         signals.worker_process_shutdown.connect(self._process_ends, weak=False)
 
     def connected(self) -> bool:
-        """Return whether Celery still knows us: some test helpers throw all receivers away."""
+        """Return whether the signals are still connected. Some test helpers remove all receivers."""
         return any(receiver == self._began for _, receiver in signals.task_prerun.receivers or ())
 
     def name_node(self, hostname: str) -> None:
-        """Name this worker. Children that are forked later have the same one."""
+        """Name this worker. Children that it forks later have the same name."""
         self.node = f"{hostname}#{os.getpid()}-{token_hex(4)}"
 
     # ------------------------------------------------------------------ in the process that runs the task
@@ -82,11 +82,11 @@ class WorkerSignals:
         )
 
     def _process_ends(self, **_: Any) -> None:
-        """Ends may wait for company for some milliseconds; now is the last moment to send them."""
+        """Send the ends of runs that still wait for their batch, because the process ends."""
         self._ledger.close()
 
     def _is_sample(self) -> bool:
-        """Durations are learned from some runs, unless tasks are weighed by them."""
+        """Return whether to learn from a run: all runs if tasks are weighed by run time, else one in ``SAMPLE``."""
         self._ends += 1
         return self._rules.load == "work" or self._ends % SAMPLE == 1
 
@@ -98,7 +98,7 @@ class WorkerSignals:
     # ------------------------------------------------------------------ in the worker's main process
 
     def _revoked(self, request: Any = None, terminated: bool = False, sender: Any = None, **_: Any) -> None:
-        """A task was revoked or has expired: it will not run, or was killed while it did."""
+        """Uncount a task that was revoked or has expired. A ``terminated`` one was killed while it ran."""
         if request is None or getattr(sender, "app", None) is not self._app:
             return
         member, _queue = read_request(request)
@@ -112,10 +112,10 @@ class WorkerSignals:
             self._ledger.uncount_soon([member], "discarded")
 
     def _failed(self, sender: Any = None, task_id: str = "", exception: Any = None, **_: Any) -> None:
-        """Perhaps its process died, and no other signal reports that; if at once, not even its start was reported."""
+        """Wake the lease thread, since a process may have died. Uncount a task that may have died before its start."""
         if getattr(sender, "app", None) is not self._app:
             return
         if isinstance(exception, (WorkerLostError, TimeLimitExceeded)):
-            retries = range(min(RETRIES, sender.max_retries or RETRIES) + 1)  # No signal says which one it was.
+            retries = range(min(RETRIES, sender.max_retries or RETRIES) + 1)  # No signal names the retry.
             self._ledger.uncount_soon([member_of(task_id, number) for number in retries], "lost")
         self.ended_oddly()

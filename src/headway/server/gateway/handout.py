@@ -1,4 +1,4 @@
-"""Decide which claimed jobs a worker over HTTP is given."""
+"""Decide which claimed jobs the server hands to an HTTP worker."""
 
 from __future__ import annotations
 

@@ -28,11 +28,11 @@ from headway.stores.base import Store
 
 SLOW_POLL = 1.0  # Seconds between exchanges while a poll waits, in case a wake-up is lost.
 LOOK_EVERY = 0.5  # Seconds between reads of a worker's leases while it polls; a cancel reaches it within a second.
-LOOK_IDLE = 10.0  # Seconds between these reads while it has no leases. Only another server could give it one.
+LOOK_IDLE = 10.0  # Seconds between these reads while it has no leases. Only another server could hand it one.
 PATIENCE = 1.0  # Maximum seconds of a poll while the worker has a pending cancel or drain.
 CLAIMED_AT_ONCE = 64  # Maximum jobs of one exchange.
 ANSWER_BYTES = 4 << 20  # Bytes of payload in one reply. Jobs beyond that stay queued.
-ROUNDS = 50  # Maximum exchanges in a row while the store has more classes to look at.
+ROUNDS = 50  # Maximum exchanges in a row while the store has more classes to check.
 
 
 class PollResult(NamedTuple):
@@ -264,7 +264,7 @@ class LongPoll:
         await self._session.look(within=LOOK_IDLE if idle else LOOK_EVERY)
 
     def _has_news(self) -> bool:
-        """Return whether there is news for the worker. Polls are short until it has done what it was told."""
+        """Return whether a cancel, drain or lower budget is undelivered. Pending cancels and drains shorten polls."""
         pending, drains = self._session.cancels(), self._state is not WorkerState.ACTIVE
         if pending or drains:
             self._until = min(self._until, time.monotonic() + PATIENCE)

@@ -1,4 +1,4 @@
-"""Publish what an HTTP worker declares of its tasks: catalogue entries, limits and crons."""
+"""Publish what an HTTP worker declares about its tasks: catalogue entries, limits and crons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Apply the results that an HTTP worker reports, and return what became of each job.
+"""Apply the results that an HTTP worker reports, and return the outcome of each job.
 
 A worker may repeat a report when a reply was lost. It then gets the same reply again.
 """
@@ -36,7 +36,7 @@ class ResultBatch:
         self.progress: list[Progress] = []
 
     async def prepare(self, ended: Sequence[ResultReport], steps: Sequence[ProgressUpdate] = ()) -> None:
-        """Find the leases, and let core decide what becomes of the jobs."""
+        """Find the leases, and let core decide the next state of each job."""
         self._ended = ended
         first = {one.job_id: one for one in reversed(ended)}  # Of several reports on one job the first counts.
         wanted: list[ResultReport | ProgressUpdate] = [*first.values(), *steps]
@@ -62,7 +62,7 @@ class ResultBatch:
                 self.progress.append(Progress(step.job_id, lease.seq, lease.token, step.fraction, note))
 
     async def conclude(self, refused: Sequence[tuple[str, str]]) -> list[ResultOutcome]:
-        """Return what became of each job, in the order of the reports."""
+        """Return the outcome of each job, in the order of the reports."""
         answers = {job_id: ReportStatus(answer) for job_id, answer in refused}
         states = dict(self._known)
         asked: list[JobId] = []

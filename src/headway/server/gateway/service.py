@@ -96,7 +96,7 @@ class WorkerGateway:
         self._closed = False
         self._registering: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # By token.
 
-    # ------------------------------------------------------------------ coming and going
+    # ------------------------------------------------------------------ registration
 
     async def register(
         self,
@@ -156,7 +156,7 @@ class WorkerGateway:
         return registration
 
     async def publish(self, new: NewWorker, *, allowed: bool = True, who: str = OPEN) -> list[str]:
-        """Publish what a worker declares of its tasks, if that is allowed. Return the tasks left unpublished.
+        """Publish what a worker declares about its tasks, if that is allowed. Return the tasks left unpublished.
 
         Those are the tasks whose entry, limits or cron differ from what the store keeps. Other tasks are untouched.
         """
@@ -202,7 +202,7 @@ class WorkerGateway:
             session.let_go(list(session.leases))
         return count
 
-    # ------------------------------------------------------------------ working
+    # ------------------------------------------------------------------ polls and results
 
     async def poll(
         self,
@@ -214,7 +214,7 @@ class WorkerGateway:
     ) -> PollResult:
         """Apply results, and return jobs for the free slots as soon as there are any, within ``wait_seconds``.
 
-        The poll ends early when there is news for the worker, or when ``gone`` is done. In the latter case claimed
+        The poll ends early for a cancel, a drain or a lower budget, or when ``gone`` is done. In the last case claimed
         jobs are released, unless the poll can be repeated. Raises ``WorkerUnknown`` for a dead worker, and ``TooMany``.
         """
         session = await self._session(worker_id, token_id)
@@ -238,14 +238,14 @@ class WorkerGateway:
     async def finish(
         self, worker_id: str, ended: Sequence[ResultReport], *, token_id: str | None = None
     ) -> list[ResultOutcome]:
-        """Apply results, and return what became of each job. A result without the lease does not count.
+        """Apply results, and return the outcome of each job. A result without the lease does not count.
 
         A dead worker's result counts until another worker has the job. Raises ``WorkerUnknown``.
         """
         session = await self._session(worker_id, token_id)
         handed = ResultBatch(self.store, session, self.in_force.policy)
         await handed.prepare(ended)
-        # Not in the worker's name: it may wait in a poll, and a released job may be for itself.
+        # Without the worker's id, because the worker may wait in a poll that a released job must wake.
         refused = (await self.store.exchange(Exchange(None, finished=handed.reports))).refused
         self.recorder.reported(handed.reports, refused)
         return await handed.conclude(refused)

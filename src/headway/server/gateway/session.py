@@ -1,4 +1,4 @@
-"""What one server process knows of an HTTP worker. The store can rebuild all of it."""
+"""The state that one server process caches for an HTTP worker. It can be rebuilt from the store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PendingPoll:
 
 
 class DeliveredNews:
-    """The news that polls have delivered, so that the next poll does not end early for them again."""
+    """The cancels, drains and budgets that polls have delivered, so that the next poll does not end early for them."""
 
     __slots__ = ("budgets", "cancels", "drains")
 
@@ -58,7 +58,7 @@ class WorkerSession:
         self.leases: dict[JobId, Lease] = {}
         self.transient: dict[JobId, Lease] = {}  # Handed out by this process. No store knows which worker has them.
         self.stopped: set[JobId] = set()  # Ended by the server, not by the worker.
-        # Apart for polls that claim jobs and polls that only wait for news: a worker may have one of each open.
+        # Separate for polls that claim jobs and polls that do not, because a worker may have one of each open.
         self.delivered = {True: DeliveredNews(), False: DeliveredNews()}
         self.begun: dict[JobId, float] = {}  # When this process handed out each job, by the monotonic clock.
         self.exchanging = asyncio.Lock()  # A job source serves one exchange at a time.
@@ -93,7 +93,7 @@ class WorkerSession:
             job_source = self._job_sources[offers] = self._make_job_source(offers)
         return job_source
 
-    # ------------------------------------------------------------------ what it holds
+    # ------------------------------------------------------------------ leases
 
     async def look(self, *, within: float = 0.0) -> None:
         """Read the worker's leases, unless they were read ``within`` seconds and the store has reported no change."""
@@ -169,11 +169,11 @@ class WorkerSession:
         held = self.leases.values()
         return {lease.job_id: lease.limit_ms / 1_000 for lease in held if lease.budget_ms is not None}
 
-    # ------------------------------------------------------------------ who polls
+    # ------------------------------------------------------------------ polls
 
     @contextmanager
     def polling(self, *, claims: bool, takes_over: bool, waits: bool) -> Iterator[PendingPoll]:
-        """Open a poll of this worker. Only the newest of the polls that claim does so."""
+        """Open a poll of this worker. Of the polls that ask for jobs, only the newest claims any."""
         poll = PendingPoll(claims=claims)
         if claims:
             if takes_over:
@@ -235,9 +235,9 @@ class WorkerSession:
             subscription.close()
 
     def _wake(self) -> None:
-        """Note that a job was submitted which this worker can run."""
+        """Record that a job was submitted which this worker can run."""
         self.woken = True
 
     def _note_news(self) -> None:
-        """Note that a job of this worker was cancelled, or that the worker was drained."""
+        """Record that a job of this worker was cancelled, or that the worker was drained."""
         self._news = True

@@ -1,1 +1,1 @@
-"""Interactive sessions: admission, the worker's way in, and the relay between server processes."""
+"""Interactive sessions: admission, connections of workers, and the relay between server processes."""

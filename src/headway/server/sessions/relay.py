@@ -23,7 +23,7 @@ async def reach(address: str, headers: Mapping[str, str]) -> ClientConnection | 
             additional_headers=headers,
             compression=None,
             proxy=None,
-            max_size=None,  # A result may be large, and its sender bounds it.
+            max_size=None,  # A result may be large, and the process that sends it bounds its size.
             max_queue=4,
             open_timeout=DIAL_SECONDS,
             close_timeout=DIAL_SECONDS,

@@ -74,21 +74,21 @@ class InteractiveSession:
         self._watch_job = watch_job
         self._resume = ""
         self._worker: WebSocket | None = None
-        self.linked = asyncio.Event()  # A worker has connected,
-        self._parted = asyncio.Event()  # and has disconnected again.
-        self._outbox: deque[tuple[str | bytes, int]] = deque()  # Messages with their sizes in bytes,
-        self._held = 0  # and the sum of the sizes.
+        self.linked = asyncio.Event()  # A worker has connected.
+        self._parted = asyncio.Event()  # The worker has disconnected.
+        self._outbox: deque[tuple[str | bytes, int]] = deque()  # Messages with their sizes in bytes.
+        self._held = 0  # The sum of these sizes.
         self._unreturned = 0  # Credit that was not returned to the worker yet.
         self._room = INPUT_MAX  # Bytes that the worker accepts.
         self._has_room = asyncio.Event()
         self._news = asyncio.Event()  # Wakes the task that writes to the client.
         self._final: asyncio.Future[SessionEnd] = asyncio.get_running_loop().create_future()
         self._connection: _ClientConnection | None = None
-        self._alone = asyncio.Event()  # No client is connected,
-        self._back = asyncio.Event()  # or one is connected.
+        self._alone = asyncio.Event()  # No client is connected.
+        self._back = asyncio.Event()  # A client is connected.
         self._end_sent = asyncio.Event()  # The client knows how the session ended.
 
-    # ------------------------------------------------------------------ from begin to end
+    # ------------------------------------------------------------------ lifetime
 
     async def live(self) -> None:
         """Follow the job until the client knows how it ended, or will not return."""

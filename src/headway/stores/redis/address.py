@@ -18,7 +18,7 @@ from headway.stores.redis.sentinel import Sentinel
 from headway.stores.redis.store import RedisStore
 from headway.stores.transport import Transport, transport_to
 
-SLOTS = 16_384  # Of every cluster.
+SLOTS = 16_384  # Hash slots of every cluster.
 REPLICAS_MS_MAX = 4_000  # Milliseconds. Less than the 5 s after which a silent server is left.
 _OPTIONS = {
     "prefix": "headway",

@@ -1,4 +1,4 @@
-"""Turns values into the records that the scripts keep, and back. ``layout.py`` says how records are laid out."""
+"""Turns values into the records that the scripts keep, and back. ``layout.py`` defines the layouts."""
 
 from __future__ import annotations
 
@@ -388,7 +388,7 @@ def fresh_leases(
                 continue
             tenant = trace_id = unreadable = None
             try:
-                if record[_HEAD] == _PLAIN:  # As ``read_record``, in one step.
+                if record[_HEAD] == _PLAIN:  # The same as ``read_record``, in one step.
                     submitted, raw_id, tail = _read_plain(record)
                     tail = len(record) - tail
                     name = tail + 2 + _read_short(record, tail)[0]

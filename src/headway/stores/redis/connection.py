@@ -16,7 +16,7 @@ CONNECT_TIMEOUT = 5.0  # Seconds to connect and log in, also over TLS to another
 ANSWER_TIMEOUT = 5.0  # Seconds of silence while a reply is due. Longer than any function runs.
 _PENDING = object()  # What the reader returns while a reply is not complete.
 _CONFIRMED = (b"subscribe", b"unsubscribe")  # Push messages that are replies to a command.
-# Notices a host that has disappeared within about 15 s.
+# Settings of TCP that detect a vanished host within about 15 s.
 _KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 14_000))
 
 

@@ -72,7 +72,7 @@ class ParkedClaims:
             claim.message = message
 
     def take(self, worker_id: str, younger_ms: int) -> DirectLease | None:
-        """Close a claim and return its lease, or None if only an exchange can tell."""
+        """Close a claim and return its lease, or None if the worker needs an exchange to learn of one."""
         claim = self._open.get(worker_id)
         if claim is None or not claim.message:
             return None

@@ -18,8 +18,8 @@ from headway.stores.redis.connection import RedisConnection
 
 log = logging.getLogger("headway.redis")
 
-WATCHED_MS = 30_000  # How long the server publishes changed jobs after the last sign of a watcher.
-_REFRESH = 10.0  # Seconds between two signs, so that two may be lost.
+WATCHED_MS = 30_000  # Milliseconds for which the server publishes changed jobs after a watcher's last refresh.
+_REFRESH = 10.0  # Seconds between refreshes, so that two may be lost.
 _WATCH = b"}:watch"
 _AGAIN = (0.1, 0.3, 1.0, 2.0)  # Seconds between attempts to reconnect; the last one repeats.
 
@@ -57,7 +57,7 @@ class RedisNotifier:
         return subscription
 
     def on_message(self, channel: bytes, text: bytes) -> None:
-        """Pass a message on to its subscriptions."""
+        """Forward a message to its subscriptions."""
         job_ids: list[JobId] = []
         if text and channel.endswith(_WATCH):
             job_ids = [JobId(job_id.decode()) for job_id in text.split(b"\n")]

@@ -1,1 +1,1 @@
-"""Two stores as one: durable jobs in the one, transient jobs in the other."""
+"""Two stores as one: a store for durable jobs and a store for transient jobs."""

@@ -1,4 +1,4 @@
-"""A store that may be away: a caller then gets no answer at once, and goes on."""
+"""A store that may be unavailable. Callers then continue without it instead of waiting."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ log = logging.getLogger("headway.stores")
 
 T = TypeVar("T")
 
-PATIENCE = 1.0  # Seconds that all questions of one call may take together.
-PROMPT = 0.5  # Part of that within which a store must answer to count as back: a slow one would hold up every call.
-AGAIN = 0.1  # Seconds between tries to reach it again, at first
-AGAIN_MAX = 2.0  # and at last.
-TOLD_AGAIN = 30.0  # Seconds until a warning is repeated; doubled each time,
-TOLD_AGAIN_MAX = 3_600.0  # up to here.
+PATIENCE = 1.0  # Seconds that one call may wait for the transient store in total.
+PROMPT = 0.5  # Fraction of PATIENCE in which a store must answer to count as back. A slower one would delay every call.
+AGAIN = 0.1  # Seconds before the first attempt to reconnect, doubled each time.
+AGAIN_MAX = 2.0  # Maximum seconds between attempts to reconnect.
+TOLD_AGAIN = 30.0  # Seconds until a warning is repeated, doubled each time.
+TOLD_AGAIN_MAX = 3_600.0  # Maximum seconds between warnings.
 
 
 class WaitAllowance:
-    """The time that one call may spend waiting for the transient store, over all that it asks there."""
+    """The time that one call may wait for the transient store, over all its requests."""
 
     def __init__(self) -> None:
         self._left = PATIENCE
@@ -45,10 +45,10 @@ class WaitAllowance:
 
 
 class OptionalStore:
-    """The store of transient jobs, without which everything else goes on.
+    """The store of transient jobs. Durable jobs continue without it.
 
-    While it is away no caller waits for it: one task looks for it until it is back, and first of all tells it
-    what it has missed (``returned``). A store that could not be opened is made anew.
+    While the store is unavailable, no caller waits for it. One task tries to reconnect, and then calls ``returned`` to
+    send the store what it missed. A store that could not be opened is built again.
     """
 
     def __init__(self, make: Callable[[], Store], returned: Callable[[Store], Awaitable[None]]) -> None:
@@ -56,19 +56,19 @@ class OptionalStore:
         self._returned = returned
         self._store = make()
         self.abilities = self._store.abilities
-        self.returns = 0  # How often it has come back.
+        self.returns = 0  # How often it has recovered.
         self._opened = False
         self._problem: str | None = None
-        self._since = 0.0  # When it went away, on the monotonic clock.
+        self._since = 0.0  # When it became unavailable, on the monotonic clock.
         self._looking: asyncio.Task[None] | None = None
 
     @property
     def away(self) -> str | None:
-        """Return what is wrong, or None while it answers."""
+        """Return why the store is unavailable, or None while it answers."""
         return self._problem
 
     async def open(self) -> None:
-        """Open it, now or once it is there. Raises ``StoreError`` for what will not pass by itself."""
+        """Open the store, now or once it is available. Raises ``StoreError`` for a permanent error."""
         try:
             async with asyncio.timeout(PATIENCE):
                 await self._open()
@@ -86,7 +86,7 @@ class OptionalStore:
             await self._store.close()
 
     async def ask(self, call: Callable[[Store], Awaitable[T]], allowance: WaitAllowance | None = None) -> T | None:
-        """Ask it something, within what is left of a allowance. None: it is away."""
+        """Call the store within the rest of an allowance. Return None if the store is unavailable."""
         if self._problem is not None:
             self._look_for_it()
             return None
@@ -98,7 +98,7 @@ class OptionalStore:
             return None
 
     async def require(self, call: Callable[[Store], Awaitable[T]]) -> T:
-        """Ask it something that no other store can do. Raises ``StoreUnavailable`` while it is away."""
+        """Call the store for what no other store can do. Raises ``StoreUnavailable``."""
         if self._problem is not None:
             self._look_for_it()
             raise _missing(self._problem)
@@ -110,17 +110,17 @@ class OptionalStore:
             raise _missing(_text(problem)) from problem
 
     def subscribe(self, name: str) -> Subscription | None:
-        """Open a subscription, if the store was ever there. From then on the subscription reconnects by itself."""
+        """Open a subscription if the store was ever opened, else return None. The subscription reconnects by itself."""
         return self._store.subscribe(name) if self._opened else None
 
-    # ------------------------------------------------------------------ going and coming back
+    # ------------------------------------------------------------------ outages
 
     async def _open(self) -> None:
         if not self._opened:
             try:
                 await self._store.open()
             except BaseException:
-                self._store = self._make()  # One that was closed stays so.
+                self._store = self._make()  # A closed store cannot be opened again.
                 raise
             self._opened = True
         await self._returned(self._store)
@@ -133,7 +133,7 @@ class OptionalStore:
         self._look_for_it()
 
     def _age(self) -> float:
-        """Return for how many seconds the store has been away."""
+        """Return for how many seconds the store has been unavailable."""
         return round(time.monotonic() - self._since, 1)
 
     def _look_for_it(self) -> None:
@@ -142,7 +142,7 @@ class OptionalStore:
             self._looking = asyncio.get_running_loop().create_task(self._look())
 
     async def _look(self) -> None:
-        """Try to reach it, ever less often; ends when it answers."""
+        """Try to reconnect, less and less often, until the store answers."""
         delay, told, tell_after = AGAIN, time.monotonic(), TOLD_AGAIN
         while self._problem is not None:
             await asyncio.sleep(delay * random.uniform(0.7, 1.3))

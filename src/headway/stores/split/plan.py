@@ -1,4 +1,4 @@
-"""Which part of a plan goes to which store, and one snapshot of what waits in both. Pure."""
+"""Split a plan between two stores, and join their snapshots. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from headway.stores.base import LaneStats, Stats
 
 
 class SplitPlan(NamedTuple):
-    """A plan in the order in which two stores carry it out: transient takes, durable ones, transient ones.
+    """A plan in the order in which two stores execute it: transient takes, durable ones, transient ones.
 
-    What comes after that is left to the next plan (``rest``): the durable store is asked once for each claim, so that
-    the claim can be repeated.
+    ``rest``: further takes are left to the next plan. Each claim calls the durable store only once, so that the claim
+    can be repeated.
     """
 
     first: tuple[Take, ...]
@@ -32,11 +32,11 @@ def leading(takes: Sequence[Take]) -> tuple[Take, ...]:
 
 
 def split_plan(takes: Sequence[Take], holds: Callable[[ClassKey], bool], strays: Collection[ClassKey]) -> SplitPlan:
-    """Part a plan's takes.
+    """Split the takes of a plan.
 
-    ``holds``: whether the transient store has jobs of a class; classes without jobs block no others.
-    ``strays``: the transient classes of the durable store, whose jobs came before there was another one, or as part
-    of a transaction. They are taken there, once the transient store has none of the same class.
+    ``holds``: whether the transient store has jobs of a class. Classes without jobs do not block others.
+    ``strays``: the transient classes of the durable store. Their jobs were submitted before the transient store
+    existed, or in a transaction. They are claimed there once the transient store has no jobs of the same class.
     """
     first = leading(takes)
     durable = [take for take in first if take.key in strays]
@@ -52,24 +52,24 @@ def split_plan(takes: Sequence[Take], holds: Callable[[ClassKey], bool], strays:
 
 
 class RemainingSlots(NamedTuple):
-    """What of a plan's totals is left."""
+    """The slots of a plan that are not used yet."""
 
     free: int
     below: int
 
     def less(self, plan: Plan, leases: Sequence[Lease]) -> RemainingSlots:
-        """Return what is left after these claims."""
+        """Return the slots that are left after these claims."""
         outside = {take.key for take in plan.takes if take.below_reserve}
         below = len(leases) if plan.leave_free else sum(lease.class_key in outside for lease in leases)
         return RemainingSlots(max(0, self.free - len(leases)), max(0, self.below - below))
 
     def of(self, plan: Plan, takes: Sequence[Take], known: int | None = None) -> Plan:
-        """Return the part of a plan that these takes are."""
+        """Return a plan with these takes for the remaining slots."""
         return plan._replace(takes=tuple(takes), free=self.free, free_below=self.below, known=known)
 
 
 def transient_views(snapshot: Snapshot) -> dict[ClassKey, ClassView]:
-    """Return the transient classes of a store; its moments are counted from when the snapshot was taken."""
+    """Return the transient classes of a store, with times relative to the snapshot."""
     return {
         view.key: view._replace(oldest_at=None if view.oldest_at is None else view.oldest_at - snapshot.now_at)
         for view in snapshot.classes
@@ -80,8 +80,8 @@ def transient_views(snapshot: Snapshot) -> dict[ClassKey, ClassView]:
 def join_views(durable: Snapshot, transient: Mapping[ClassKey, ClassView]) -> Snapshot:
     """Merge the snapshots of both stores, by the clock of the durable one.
 
-    The numbers by which two stores order their jobs do not compare. So in a lane that holds both kinds neither goes
-    by them: they share it as tenants would, by expected seconds, and a flood of one does not hold up the other.
+    The order keys of two stores are not comparable. In a lane with durable and transient jobs, the two kinds therefore
+    share the lane as tenants do, by expected seconds, so that many jobs of one kind do not delay the other kind.
     """
     classes = {view.key: view for view in durable.classes}
     behind = max((view.head_key for view in durable.classes), default=0)
@@ -98,7 +98,7 @@ def join_views(durable: Snapshot, transient: Mapping[ClassKey, ClassView]) -> Sn
 
 
 def join_stats(durable: Stats, transient: Stats) -> Stats:
-    """Add what waits in the transient store, and what it has counted."""
+    """Add the waiting jobs and the counts of the transient store to those of the durable one."""
     lanes = dict(durable.lanes)
     for name, lane in transient.lanes.items():
         known = lanes.get(name, LaneStats())

@@ -46,9 +46,9 @@ from headway.stores.split.plan import (
 from headway.stores.split.subscription import SplitSubscription
 from headway.stores.texts import check_jobs
 
-IDLE_SECONDS = 0.02  # How long an empty transient store is taken to be empty, so that busy workers ask it less often.
-RENEW_SECONDS = 0.25  # How long a renewal waits for the transient store: far less than a heartbeat.
-FRUITLESS_SECONDS = 1.0  # How long a class is skipped that should have had jobs and yielded none.
+IDLE_SECONDS = 0.02  # An empty transient store is assumed empty for this long, so that busy workers ask it less often.
+RENEW_SECONDS = 0.25  # Maximum wait of a renewal for the transient store, far less than a heartbeat.
+FRUITLESS_SECONDS = 1.0  # A class that should have had jobs and yielded none is skipped for this long.
 
 
 class PartialClaim(NamedTuple):
@@ -70,7 +70,7 @@ class TransientClaim(NamedTuple):
 class SplitStore:
     """Keeps transient jobs in one store and everything else in another, which is durable.
 
-    It carries out a plan in its order over both, under one count of free slots. While the transient store is
+    It executes a plan in order over both stores, with one count of free slots. While the transient store is
     unavailable, transient jobs wait or are refused and durable jobs go on. Neither store waits for the other to
     commit: each stores its part of a batch whole or not at all, the durable jobs first.
     """
@@ -79,7 +79,7 @@ class SplitStore:
         self._durable = durable
         self._transient = OptionalStore(make_transient, self._send_rules)
         own, other, short = durable.abilities, self._transient.abilities, durable.abilities.submit_blocking
-        # The verbs that only some stores have concern durable jobs. Two of them would have to know both stores.
+        # Optional verbs concern durable jobs. ``handed`` and ``quiet`` would have to know both stores, so they are off.
         self.abilities = replace(
             own,
             shared=own.shared and other.shared,
@@ -112,10 +112,10 @@ class SplitStore:
         finally:
             await self._durable.close()
 
-    # ------------------------------------------------------------------ the way of a job
+    # ------------------------------------------------------------------ submit, claim, finish
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitReply]:
-        check_jobs(jobs)  # Before one of the stores has its part.
+        check_jobs(jobs)  # Before either store gets its part.
         durable = [at for at, job in enumerate(jobs) if job.persist]
         transient = [at for at, job in enumerate(jobs) if not job.persist]
         answers: dict[int, SubmitReply] = {}
@@ -148,14 +148,14 @@ class SplitStore:
         parts = split_plan(plan.takes, self._holds, self._strays)
         durably = request._replace(
             finished=[r for r in request.finished if r.token] if claim.reported or not passing else request.finished,
-            plan=left.of(plan, parts.durable, self._durable_known(plan)),  # Refused there too, if it is outdated.
+            plan=left.of(plan, parts.durable, self._durable_known(plan)),  # Refused too if it is outdated.
             wait=request.wait and not leases,
             want_snapshot=request.want_snapshot or claim.outdated,
         )
         try:
             answer = await self._durable.exchange(durably)
         except BaseException:
-            # The claim will be made again: by then what we have must not be lost, nor counted twice.
+            # The worker repeats the claim. Until then, the leases must not be lost and the reports not counted twice.
             counted = counted or claim.reported
             self._begun[worker_id] = PartialClaim(request.claim_id if counted else b"", [*leases, *kept_back])
             raise
@@ -174,7 +174,7 @@ class SplitStore:
         return self._answer(answer._replace(more=more), leases)
 
     async def _hand_in(self, request: Exchange) -> ExchangeReply:
-        """Pass on an exchange that claims nothing: reports, progress, a snapshot."""
+        """Forward an exchange that claims nothing: reports, progress, a snapshot."""
         passing = _transient_reports(request.finished)
         counted, allowance = None, WaitAllowance()
         if passing:
@@ -189,7 +189,7 @@ class SplitStore:
     async def _claim_transient(
         self, request: Exchange, plan: Plan, left: RemainingSlots, passing: Sequence[Report], allowance: WaitAllowance
     ) -> TransientClaim:
-        """Claim what the plan wants first from the transient store, and read its classes."""
+        """Claim the first takes of the plan from the transient store, and read its classes."""
         known = None if plan.known is None else self._classes
         worker_id = request.worker_id or ""
         unknown = self._may_be_unknown(worker_id)
@@ -216,7 +216,7 @@ class SplitStore:
         *,
         wait: bool,
     ) -> list[Lease]:
-        """Claim what comes after the durable jobs. A worker that got nothing tries every class, and waits here too."""
+        """Claim the takes after the durable ones. A worker that got no job tries every class, and waits here too."""
         takes: Sequence[Take] = [take for take in plan.takes if not take.key.persist] if wait else parts.then
         asked = Exchange(
             request.worker_id, os.urandom(TOKEN_BYTES), (), left.of(plan, takes), wait=wait,
@@ -236,12 +236,12 @@ class SplitStore:
         return list(answer.leases)
 
     def _answer(self, answer: ExchangeReply, leases: Sequence[Lease]) -> ExchangeReply:
-        """Join the answers of both stores, by the clock of the durable one."""
+        """Join the replies of both stores, by the clock of the durable one."""
         ours = [lease._replace(started_at=answer.now_at) for lease in leases]
         snapshot = None if answer.snapshot is None else self._join(answer.snapshot)
         return answer._replace(leases=[*answer.leases, *ours], snapshot=snapshot)
 
-    # ------------------------------------------------------------------ what waits
+    # ------------------------------------------------------------------ transient classes
 
     def _holds(self, key: ClassKey) -> bool:
         """Return whether jobs of a class that could start wait in the transient store."""
@@ -269,7 +269,7 @@ class SplitStore:
         return join_views(snapshot, views)
 
     def _durable_known(self, plan: Plan) -> int | None:
-        """Return how many classes of the durable store a plan was made from: at most, if more came up since."""
+        """Return how many durable classes a plan was made from, or fewer if transient classes have appeared since."""
         elsewhere = len(self._views.keys() - self._strays)
         return None if plan.known is None else max(0, plan.known - elsewhere)
 
@@ -287,23 +287,23 @@ class SplitStore:
         return answer
 
     async def _renew_transient(self, beat: Heartbeat) -> None:
-        """Renew at the transient store too. If that takes long, the durable leases do not wait for it."""
+        """Renew at the transient store too. The durable leases do not wait for a slow renewal."""
         if self._renewing is None or self._renewing.done():
             asked = self._transient.ask(lambda store: _register(store, beat._replace(held=())))
             self._renewing = asyncio.get_running_loop().create_task(asked)
             await asyncio.wait({self._renewing}, timeout=RENEW_SECONDS)
 
     def _may_be_unknown(self, worker_id: str) -> bool:
-        """Return whether the transient store, while away, may have forgotten a worker or let its deadline pass."""
+        """Return whether a worker may have been lost or have expired in an outage of the transient store."""
         if self._returns != self._transient.returns:
             self._returns, self._known_workers = self._transient.returns, set()
         return self._returns > 0 and worker_id not in self._known_workers
 
     async def _register_worker(self, worker_id: str, allowance: WaitAllowance) -> bool:
-        """Make a worker known to the transient store as the durable one knows it. Return whether that worked."""
+        """Register a worker at the transient store, as the durable store knows it. Return whether that succeeded."""
         try:
             queue = await self._durable.diagnose()
-        except StoreError:  # Must not lose what was claimed. The next exchange tries again.
+        except StoreError:  # The claimed leases must not be lost. The next exchange tries again.
             return False
         worker = next((worker for worker in queue.workers if worker.worker_id == worker_id), None)
         if worker is None or worker.state is not WorkerState.ACTIVE:
@@ -315,7 +315,7 @@ class SplitStore:
         return True
 
     async def _withdraw(self, worker_id: str) -> None:
-        """Wait at the durable store no longer. If that fails, one wake-up may go astray: a worker polls."""
+        """Stop waiting at the durable store. If that fails, one wake-up may be lost, but workers poll too."""
         with contextlib.suppress(StoreError):
             await self._durable.exchange(Exchange(worker_id, os.urandom(TOKEN_BYTES), plan=Plan()))
 
@@ -342,7 +342,7 @@ class SplitStore:
             return subscription
         return SplitSubscription(subscription, lambda: self._transient.subscribe(name))
 
-    # ------------------------------------------------------------------ pictures
+    # ------------------------------------------------------------------ snapshots and diagnosis
 
     async def snapshot(self) -> Snapshot:
         await self._look()
@@ -407,7 +407,7 @@ class SplitStore:
         return touched
 
     async def _send_rules(self, store: Store) -> None:
-        """Send the transient store, which was away, what it has missed."""
+        """Send the rules to a transient store that was unavailable."""
         await _write_rules(store, await self._durable.read(RULES))
 
     # ------------------------------------------------------------------ durable jobs
@@ -437,7 +437,7 @@ def _transient_reports(finished: Sequence[Report]) -> Sequence[Report]:
 
 
 async def _write_rules(store: Store, rules: Sequence[Document]) -> None:
-    """Bring the rules to the transient store as the durable one has them: pauses hold for both kinds."""
+    """Write the rules of the durable store to the transient one, because pauses apply to both kinds of job."""
     ours = {document.name: document.body for document in rules}
     theirs = {document.name: document.body for document in await store.read(RULES)}
     for name in sorted(ours.keys() | theirs.keys()):
@@ -456,7 +456,7 @@ async def _register(store: Store, beat: Heartbeat) -> None:
 
 
 def _renumbered(problem: IdempotencyConflict, places: Sequence[int]) -> IdempotencyConflict:
-    """Name a job by its place in the whole batch."""
+    """Return the error with the index of the job in the whole batch."""
     index = int(str(problem.facts["index"]))
     said = str(problem).replace(f"job {index} of", f"job {places[index]} of", 1)
     return IdempotencyConflict(said, **(problem.facts | {"index": places[index]}))

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from headway.core.job import JobId
 from headway.stores.base import Subscription
 
-WAIT_SECONDS = 60.0  # Seconds of one wait at either subscription; it is repeated.
-ABSENT = 1.0  # Seconds between looks for a second subscription that is not there yet.
+WAIT_SECONDS = 60.0  # Seconds of one wait at either subscription. The wait is repeated, so any length will do.
+ABSENT = 1.0  # Seconds between checks for a second subscription that does not exist yet.
 
 
 class SplitSubscription:
-    """Waits at both subscriptions at once. Until the second one exists, it looks for it every second."""
+    """Waits at both subscriptions at once. Until the second one exists, checks for it every second."""
 
     call = None
 
@@ -33,7 +33,7 @@ class SplitSubscription:
                 if subscription not in self._waits:
                     self._waits[subscription] = loop.create_task(_heard(subscription))
             patience = left if len(self._subscriptions) > 1 else min(left, ABSENT)
-            # Pending waits are not cancelled: a wake-up between two waits of ours is kept for the next.
+            # Pending waits are not cancelled, so that a wake-up between two calls is kept for the next one.
             done, _ = await asyncio.wait(
                 self._waits.values(), timeout=patience, return_when=asyncio.FIRST_COMPLETED
             )  # fmt: skip
