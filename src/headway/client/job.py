@@ -63,7 +63,7 @@ class Job(Generic[R]):
     async def awhy(self) -> list[Reason]:
         """Return all reasons why the job waits, the binding one first. The list is empty once the job runs.
 
-        Each reason has a stable ``code``, a ``text`` and its numbers in ``describe``.
+        Each reason has a stable ``code``, a ``text`` and its numbers in ``facts``.
         """
         self._check_stored()
         diagnosis = await self._app.client.diagnose_job(self.id)

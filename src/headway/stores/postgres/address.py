@@ -24,7 +24,7 @@ _SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")  # No $: two of them would
 
 @dataclass(frozen=True, slots=True)
 class PostgresAddress:
-    """An address taken apart. ``subscribe`` is where to listen for wake-ups, None where that is not possible."""
+    """An address taken apart. ``listen`` is where to listen for wake-ups, None where that is not possible."""
 
     url: str
     shown: str
