@@ -68,14 +68,3 @@ class ProjectPortal(Portal):
 
 async def _next(items: AsyncIterator[T]) -> T:
     return await anext(items)
-
-
-def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits, without a loop, and return its result."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        value: T = end.value
-        return value
-    coroutine.close()
-    raise AssertionError("it waits")

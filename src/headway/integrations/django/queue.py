@@ -26,7 +26,7 @@ from headway.integrations.django.conf import Options, database, read_options
 from headway.integrations.django.connections import keep_connections_fresh
 from headway.integrations.django.loading import adopt_django_tasks, import_task_module
 from headway.integrations.django.middleware import request_trace
-from headway.integrations.django.portal import ProjectPortal, at_once
+from headway.integrations.django.portal import ProjectPortal
 from headway.integrations.django.sqlite import (
     ThreadConnection,
     is_sqlite,
@@ -36,6 +36,7 @@ from headway.integrations.django.sqlite import (
     path_of,
 )
 from headway.integrations.django.views import WITH_VIEWS
+from headway.runtime.immediate import run_now
 from headway.stores.base import Stats, Store
 from headway.stores.open import open_store, with_transient
 
@@ -121,7 +122,7 @@ class Queue(Headway):
         connection.validate_no_broken_transaction()
         if is_sqlite():
             try:
-                (answer,) = self.submitter.submit_by([call], lambda jobs: at_once(self._joined_store().submit(jobs)))
+                (answer,) = self.submitter.submit_by([call], lambda jobs: run_now(self._joined_store().submit(jobs)))
             except StoreError as problem:  # As any other statement on this connection raises.
                 raise OperationalError(str(problem)) from problem
             return answer

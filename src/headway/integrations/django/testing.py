@@ -16,9 +16,9 @@ from django.db import DatabaseError, connections, transaction
 from headway.integrations.django.address import borrowing_store
 from headway.integrations.django.conf import database
 from headway.integrations.django.flush import let_time_pass
-from headway.integrations.django.portal import at_once
 from headway.integrations.django.queue import Queue, is_of_django_tasks, queue
 from headway.integrations.django.sqlite import is_sqlite, joined_store
+from headway.runtime.immediate import run_now
 from headway.stores.base import Store, Subscription
 from headway.stores.notifications import LocalSubscription
 from headway.testing.harness import Drained, drained
@@ -96,7 +96,7 @@ class _CallersStore:
         if self._pass_ms:
             let_time_pass(database(), self._pass_ms)
             self._pass_ms = 0
-        return at_once(verb(*args, **kwargs))
+        return run_now(verb(*args, **kwargs))
 
     def let_pass(self, ms: int) -> bool:
         """Let this time pass for waiting jobs before the next call."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 from headway.core.errors import StoreBusy, StoreError
 from headway.core.job import NewJob, SubmitReply
 from headway.core.policy.clock import StoreClock
+from headway.runtime.immediate import run_now
 from headway.stores.base import (
     TIMEOUT,
     Abilities,
@@ -23,7 +24,6 @@ from headway.stores.base import (
 )
 from headway.stores.clock import SteadyClock
 from headway.stores.sql import claim
-from headway.stores.sql.immediate import run_now
 from headway.stores.sql.prune import PruneRound
 from headway.stores.sql.rows import Row
 from headway.stores.sql.store import SqlStore, Verb
