@@ -16,6 +16,9 @@ from benchmarks.contenders import OURS, PEERS, STORES, STRONG
 from benchmarks.depth import measure_depth, measure_tenths
 from benchmarks.drain import measure_drain
 from benchmarks.enqueue import measure_enqueue
+from benchmarks.features.measure import lines as feature_lines
+from benchmarks.features.measure import measure_features
+from benchmarks.features.table import FEATURES
 from benchmarks.idle import measure_idle
 from benchmarks.limits import measure_limits
 from benchmarks.machine import describe, spin_ms
@@ -44,6 +47,7 @@ PARTS: dict[str, Callable[[Run], None]] = {
     "depth": measure_depth,
     "tenths": measure_tenths,
     "policy": measure_the_policy,
+    "features": measure_features,
 }
 QUICK = ("limits", "enqueue", "drain", "naps", "idle", "depth")
 
@@ -57,7 +61,7 @@ def main() -> None:
         folder = Path(name)
         places = {store: _place(store, folder, options, stack) for store in options.stores}
         chosen = [c for c in (*OURS, *PEERS) if c.store in places and (c.ours or _wanted(c.name, options.peers))]
-        run = Run(folder, places, chosen, quick=options.quick, deep=options.deep)
+        run = Run(folder, places, chosen, quick=options.quick, deep=options.deep, features=options.features)
         machine = describe()
         for part in options.only or (QUICK if options.quick else PARTS):
             PARTS[part](run)
@@ -71,6 +75,8 @@ def main() -> None:
             return
         Path(options.json).write_text(text + "\n")
     print(report(figures, found))
+    if "features" in figures:
+        print("\nWhat features cost, CPU µs a job", *feature_lines(figures["features"]), sep="\n")
     if "policy" in figures:
         print("\nThe policy", *policy_lines(figures["policy"]), sep="\n")
 
@@ -80,6 +86,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", type=_names(tuple(PARTS)), help=f"measure these parts: {','.join(PARTS)}")
     parser.add_argument("--stores", type=_names(STORES), default=STORES, help=f"measure on these: {','.join(STORES)}")
     parser.add_argument("--peers", help=f"measure these peers, or all, or none (all; quick: {','.join(STRONG)})")
+    parser.add_argument(
+        "--features",
+        type=_names(tuple(FEATURES)),
+        default=tuple(FEATURES),
+        help=f"configurations that the part features measures: {','.join(FEATURES)}",
+    )
     parser.add_argument("--quick", action="store_true", help="fewer jobs, one round, no long parts: a few minutes")
     parser.add_argument("--deep", type=int, help="jobs waiting in a deep queue (1000000; quick: 100000)")
     parser.add_argument("--aof", action="store_true", help="have Valkey keep an append-only file, synced each second")

@@ -17,7 +17,7 @@ class Contender:
 
     @property
     def ours(self) -> bool:
-        return self.module == "benchmarks.ours"
+        return not self.module.startswith("benchmarks.peers.")
 
 
 OURS = (

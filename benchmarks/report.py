@@ -139,9 +139,13 @@ def _verdicts(verdicts: list[Verdict]) -> Iterator[str]:
     yield "\nTargets (above 1.00 is better than asked)"
     lines = [["", "asked", "measured", "ratio", "outcome"]]
     for verdict in verdicts:
+        if verdict.outcome == "not measured":
+            continue
         ratio = "—" if verdict.ratio is None else f"{verdict.ratio:.2f}"
         lines.append([verdict.target, verdict.asked, verdict.measured, ratio, verdict.outcome])
     yield from _aligned(lines, left=frozenset({0, 1, 4}))
+    if left_out := len(verdicts) - len(lines) + 1:
+        yield f"{left_out} more targets were not measured in this run."
 
 
 def _aligned(lines: list[list[str]], left: frozenset[int] = frozenset({0})) -> Iterator[str]:

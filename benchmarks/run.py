@@ -28,6 +28,7 @@ class Run:
     contenders: list[Contender]
     quick: bool = False
     deep: int = 1_000_000
+    features: tuple[str, ...] = ()
     rows: dict[str, Figures] = field(default_factory=dict)
     others: Figures = field(default_factory=dict)
 

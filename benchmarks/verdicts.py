@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from benchmarks.features.table import FEATURES
+
 Rows = dict[str, dict[str, Any]]
 
 ENOUGH = 0.9  # A store or a machine that is busy for this share has no more to give.
@@ -71,6 +73,9 @@ def _everywhere(rows: Rows) -> Iterator[Verdict]:
         yield _at_most(f"{title}: idle worker, CPU", _percent(ours, "idle_cpu"), "idle_cpu", 1, "%")
         if store != "sqlite":
             yield _at_most(f"{title}: idle worker, store operations", ours, "idle_ops", 3, "/s")
+        for name, feature in FEATURES.items():
+            if feature.most is not None:
+                yield _at_most(f"{title}: {feature.title}", ours, f"feature_{name}", feature.most, "× plain")
 
 
 def _ours(rows: Rows, store: str) -> dict[str, Any]:

@@ -1,0 +1,59 @@
+"""Headway with the tasks of one configuration, by the interface of ``benchmarks.ours``."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import jobs
+from benchmarks.features.table import DEEP, FEATURES
+from headway import Headway
+
+PACKAGES = ("headway", "uvloop")
+ENVIRONMENT = {"HEADWAY_SLOTS": "100"}
+CONFIGURATION = "100 slots, no log lines of jobs, default settings"
+
+chosen = os.environ["BENCH_VARIANT"]
+feature = FEATURES[chosen]
+ladder = str(Path(__file__).with_name("ladder.toml")) if feature.ladder else None
+app = Headway(os.environ["BENCH_STORE"], policy=ladder)
+
+
+async def noop(number: int, text: str, key: str) -> int:
+    return await jobs.async_noop(number, text)
+
+
+def _declare(name: str) -> list[Any]:
+    tasks = enumerate(FEATURES[name].tasks)
+    return [app.task(name=f"bench.{name}.{number}", **options)(noop) for number, options in tasks]
+
+
+tasks = _declare(chosen)
+if feature.among:
+    for other in FEATURES:
+        if other != chosen:
+            _declare(other)
+
+# Each key equally often, in an order that is random and the same in every run.
+keys = [f"key-{number % feature.keys}" for number in range(DEEP)]
+random.Random(7).shuffle(keys)
+
+
+def command(_: str) -> list[str]:
+    # Log lines cost the same with every feature, and would make all ratios smaller.
+    return ["-m", "headway", "worker", "benchmarks.features.app:app", "--log-level", "warning"]
+
+
+async def setup() -> None:
+    await app.client.store()
+
+
+async def submit(_: str, number: int, text: str) -> None:
+    await tasks[number % len(tasks)].aenqueue(number, text, keys[number])
+
+
+async def submit_many(batch: Sequence[tuple[int, str]]) -> None:
+    await app.aenqueue_many(tasks[number % len(tasks)].call(number, text, keys[number]) for number, text in batch)

@@ -1,0 +1,53 @@
+"""The configurations that are measured, and what each may cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headway import Limit
+
+DEEP = 100_000  # Waiting jobs of a deep configuration.
+RATE = Limit(rate="1000000/s", burst=100_000)
+
+
+@dataclass(frozen=True)
+class Feature:
+    """Tasks that jobs take turns between, each declared with these options.
+
+    ``keys``: how many values the argument ``key`` has. ``most``: what a job may cost, as a multiple of a job of the
+    configuration ``beside``. ``among``: the tasks of all other configurations are declared too.
+    """
+
+    title: str
+    most: float | None = None
+    tasks: tuple[Mapping[str, Any], ...] = ({},)
+    keys: int = 200
+    deep: bool = False
+    beside: str = "plain"
+    ladder: bool = False
+    among: bool = False
+
+
+FEATURES: dict[str, Feature] = {
+    "plain": Feature("plain jobs"),
+    "plain-deep": Feature("plain jobs, 100,000 waiting", deep=True),
+    "tenants-200": Feature("fair_by, 200 tenants", 1.15, ({"fair_by": "key"},)),
+    "tenants-100k": Feature(
+        "fair_by, 100,000 tenants", 1.3, ({"fair_by": "key"},), keys=DEEP, deep=True, beside="plain-deep"
+    ),
+    "limit": Feature("a limit by task", 1.2, ({"limits": [Limit(concurrency=1_000)]},)),
+    "limit-by": Feature("a limit by argument", 1.3, ({"limits": [Limit(concurrency=1_000, by="key")]},)),
+    "rate": Feature("a rate", 1.2, ({"limits": [RATE]},)),
+    "saas": Feature(
+        "fair_by, a limit by tenant and a rate",
+        1.5,
+        ({"fair_by": "key", "limits": [Limit(concurrency=1_000, by="tenant"), RATE]},),
+    ),
+    "ladder": Feature(
+        "a ladder of three rungs", 1.5, tuple({"duration": rung} for rung in ("fast", "medium", "slow")), ladder=True
+    ),
+    "binding": Feature("a limit of 1 by argument that binds", 1.6, ({"limits": [Limit(concurrency=1, by="key")]},)),
+    "among": Feature("plain jobs among the others", 1.1, ladder=True, among=True),
+}
