@@ -36,7 +36,7 @@ settings.load_profile("headway")
 
 # A machine that is busy with tests may keep a submit waiting, or start a server again, for longer than callers would.
 base.REFUSED_WITHIN = 10.0
-optional.PATIENCE = 10.0
+optional.TIMEOUT = 10.0
 opening.TIMEOUT = 20.0  # type: ignore[attr-defined]
 os.environ.setdefault("HEADWAY_STORE_TIMEOUT", "20")
 

@@ -22,7 +22,7 @@ def jobs(count: int, tenant: str | None = None) -> list[NewJob]:
 
 
 async def test_no_more_jobs_are_admitted_than_may_wait(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(depth, "LOOK_EVERY", 1_000.0)
+    monkeypatch.setattr(depth, "COUNT_EVERY", 1_000.0)
     await submit(store, a_job(), a_job())
     gauge = QueueDepth()
     await gauge.admit(store, jobs(2), FOUR)
@@ -33,7 +33,7 @@ async def test_no_more_jobs_are_admitted_than_may_wait(store: Store, monkeypatch
 
 
 async def test_what_has_left_the_queue_makes_room(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(depth, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(depth, "COUNT_EVERY", 0.0)
     gauge = QueueDepth()
     await gauge.admit(store, jobs(1), ONE)
     job_id = await submit_one(store)
@@ -47,7 +47,7 @@ async def test_a_tenant_that_fills_its_own_depth_stops_nobody_else(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # J9, S-20
-    monkeypatch.setattr(depth, "LOOK_EVERY", 1_000.0)
+    monkeypatch.setattr(depth, "COUNT_EVERY", 1_000.0)
     policy = replace(BUILT_IN, max_depth=9, tenants=Tenants(max_depth=2, max_depths={"big": 3, "free": 0}))
     await submit(store, *jobs(1, "acme"), *jobs(1))
     gauge = QueueDepth()
@@ -66,7 +66,7 @@ async def test_a_tenant_that_fills_its_own_depth_stops_nobody_else(
 
 
 async def test_a_tenants_jobs_that_run_make_room(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(depth, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(depth, "COUNT_EVERY", 0.0)
     policy = replace(BUILT_IN, tenants=Tenants(max_depth=1))
     gauge = QueueDepth()
     await submit(store, *jobs(1, "acme"))

@@ -38,9 +38,9 @@ async def climb(store: Store) -> None:
 
 
 async def floor_of(store: Store) -> RunningJobs:
-    floor = (await store.snapshot()).floor
-    assert floor is not None
-    return floor
+    running_jobs = (await store.snapshot()).running_jobs
+    assert running_jobs is not None
+    return running_jobs
 
 
 async def test_ids_and_numbers_are_given_once_however_many_submit(store: Store) -> None:

@@ -719,7 +719,7 @@ async def _look(store: Store) -> Look:
 def _plain_snapshot(snapshot: Snapshot) -> object:
     """A store may name classes that are empty, and in any order."""
     views = {view for view in snapshot.classes if view.waiting}
-    return snapshot.now_at, views, snapshot.next_due_at, snapshot.floor
+    return snapshot.now_at, views, snapshot.next_due_at, snapshot.running_jobs
 
 
 def _plain_standing(diagnosis: JobDiagnostics | None) -> object:

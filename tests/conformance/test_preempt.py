@@ -28,9 +28,9 @@ async def start(store: Store, rung: str = ELASTIC, job: NewJob | None = None) ->
 
 
 async def counts(store: Store) -> tuple[int, ...]:
-    floor = (await store.snapshot()).floor
-    assert floor is not None
-    return floor.counts
+    running_jobs = (await store.snapshot()).running_jobs
+    assert running_jobs is not None
+    return running_jobs.counts
 
 
 async def grants_of(store: Store, *leases: Lease) -> list[RunBudget]:
@@ -168,9 +168,9 @@ async def test_a_session_counts_at_the_shortest_rung(store: Store) -> None:  # R
     await register(store, slots=5)
     lease = await start(store, INTERACTIVE)
     assert (lease.assigned, lease.budget_ms) == (None, None)
-    floor = (await store.snapshot()).floor
-    assert floor is not None
-    assert (floor.counts, floor.free, floor.sessions) == (
+    running_jobs = (await store.snapshot()).running_jobs
+    assert running_jobs is not None
+    assert (running_jobs.counts, running_jobs.free, running_jobs.sessions) == (
         (1, 0, 0),
         4,
         (RunningSession(lease.job_id, lease.started_at),),
@@ -185,9 +185,9 @@ async def test_a_session_is_halted_once_and_holds_its_place_until_it_ends(store:
     assert await store.preempt([Preemption(lease.job_id, None)]) == [True]
     assert await store.preempt([Preemption(lease.job_id, None)]) == [False]
     assert await grants_of(store, lease) == [RunBudget(lease.job_id, HALTED, 0)]  # R3.89: no time at all.
-    floor = (await store.snapshot()).floor
-    assert floor is not None
-    assert (floor.counts, floor.sessions) == (
+    running_jobs = (await store.snapshot()).running_jobs
+    assert running_jobs is not None
+    assert (running_jobs.counts, running_jobs.sessions) == (
         (1, 0, 0),
         (RunningSession(lease.job_id, lease.started_at, stopping=True),),
     )
@@ -216,9 +216,9 @@ async def test_several_sessions_of_one_claim_are_counted_one_by_one(store: Store
 async def test_without_a_ladder_sessions_are_seen_and_halted_as_well(store: Store) -> None:
     await register(store, slots=3)
     lease = await start(store, INTERACTIVE)
-    floor = (await store.snapshot()).floor
-    assert floor is not None
-    assert (floor.slots, floor.free, floor.counts, len(floor.sessions)) == (3, 2, (), 1)
+    running_jobs = (await store.snapshot()).running_jobs
+    assert running_jobs is not None
+    assert (running_jobs.slots, running_jobs.free, running_jobs.counts, len(running_jobs.sessions)) == (3, 2, (), 1)
     assert await store.preempt([Preemption(lease.job_id, None)]) == [True]
     assert await grants_of(store, lease) == [RunBudget(lease.job_id, HALTED, 0)]
 

@@ -59,9 +59,9 @@ async def claim_each(store: Store, *rungs: str, worker_id: str = "w1") -> list[L
 
 async def running(store: Store) -> tuple[int, ...]:
     """How many jobs run on each rung, the shortest first."""
-    floor = (await store.snapshot()).floor
-    assert floor is not None
-    return floor.counts
+    running_jobs = (await store.snapshot()).running_jobs
+    assert running_jobs is not None
+    return running_jobs.counts
 
 
 async def blocked(store: Store, rung: str | None) -> str | None:
@@ -172,7 +172,7 @@ async def test_without_a_ladder_durations_are_kept_and_bind_nobody(store: Store)
     await submit(store, *jobs_of(SLOW, 5))
     leases = await claim(store)
     assert {(lease.rung, lease.assigned, lease.budget_ms) for lease in leases} == {(SLOW, None, None)}
-    assert (await store.snapshot()).floor is None
+    assert (await store.snapshot()).running_jobs is None
 
 
 # ---------------------------------------------------------------------- percentages
@@ -241,11 +241,11 @@ async def test_the_floor_tells_what_runs_and_whom_room_could_be_taken_from(store
     clock.advance(seconds=1)
     elastic = await submit_one(store, a_job(rung=ELASTIC))
     await claim_one(store)
-    assert (await store.snapshot()).floor == RunningJobs(10, 6, (1, 0, 2), (ElasticJob(elastic, 2, clock()),))
+    assert (await store.snapshot()).running_jobs == RunningJobs(10, 6, (1, 0, 2), (ElasticJob(elastic, 2, clock()),))
     await store.drain("w2")
-    floor = (await store.snapshot()).floor
-    assert floor is not None
-    assert (floor.slots, floor.free) == (6, 2)
+    running_jobs = (await store.snapshot()).running_jobs
+    assert running_jobs is not None
+    assert (running_jobs.slots, running_jobs.free) == (6, 2)
 
 
 # ---------------------------------------------------------------------- elastic jobs

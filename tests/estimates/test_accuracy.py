@@ -9,7 +9,7 @@ from headway.core.policy.document import BUILT_IN
 from headway.core.policy.estimate import Estimate
 from headway.estimates.accuracy import (
     JOBS_PER_READ,
-    PATIENCE,
+    MISSED_AFTER,
     PENDING_MAX,
     SAMPLED_EVERY,
     AccuracySummary,
@@ -85,7 +85,7 @@ async def test_a_job_that_never_starts_is_given_up(store: MemoryStore, clock: Ma
     await store.cancel([cancelled])
     await scores.settle(store, recorder)
     assert not summaries(recorder.counted())
-    clock.advance(ms=int(1_000 * (PATIENCE * 2 + 3_601)))
+    clock.advance(ms=int(1_000 * (MISSED_AFTER * 2 + 3_601)))
     await scores.settle(store, recorder)
     assert summaries(recorder.counted()) == {"medium": AccuracySummary(1, 0.0, 0.0, None)}
     assert not scores._pending

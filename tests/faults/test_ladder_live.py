@@ -94,7 +94,7 @@ def _storm(yard: Yard, chance: random.Random, *, seconds: float) -> None:
     assert _most(runs, "fast", "medium", "slow", ELASTIC) <= LIMITS["fast"]
     assert _most(runs, "medium", "slow") <= LIMITS["medium"]
     assert _most(runs, "slow") <= LIMITS["slow"]
-    wait_until(lambda: yard.app.portal.run(_floor(yard)).counts == (0, 0, 0))
+    wait_until(lambda: yard.app.portal.run(_running_jobs(yard)).counts == (0, 0, 0))
     stats = yard.app.stats()
     assert [lane.executing for lane in stats.lanes.values()] == [0] * len(stats.lanes)
     assert Counter(job.status() for job in jobs)[State.COMPLETED] > len(jobs) / 2
@@ -113,13 +113,13 @@ class _Watcher(threading.Thread):
 
     def run(self) -> None:
         while not self._over.is_set():
-            floor = self._yard.app.portal.run(_floor(self._yard))
+            running_jobs = self._yard.app.portal.run(_running_jobs(self._yard))
             self.looks += 1
             for index, (name, limit) in enumerate(LIMITS.items()):
-                count = sum(floor.counts[index:])
+                count = sum(running_jobs.counts[index:])
                 self.most[name] = max(self.most[name], count)
                 if count > limit:
-                    self.wrong.append(floor)
+                    self.wrong.append(running_jobs)
             time.sleep(0.005)
 
     def stop(self) -> None:
@@ -127,11 +127,11 @@ class _Watcher(threading.Thread):
         self.join()
 
 
-async def _floor(yard: Yard) -> RunningJobs:
+async def _running_jobs(yard: Yard) -> RunningJobs:
     store: Store = await yard.app.client.store()
-    floor = (await store.snapshot()).floor
-    assert floor is not None
-    return floor
+    running_jobs = (await store.snapshot()).running_jobs
+    assert running_jobs is not None
+    return running_jobs
 
 
 def _kill(worker: WorkerProcess, died: dict[int, int]) -> None:

@@ -159,7 +159,7 @@ def test_a_limit_below_the_work_that_comes_in_is_reported(policy: Policy) -> Non
 FAST, MEDIUM, SLOW = range(3)
 
 
-def a_floor(*elastic: int, others: tuple[int, int, int] = (0, 0, 0), sessions: int = 0) -> RunningJobs:
+def some_running_jobs(*elastic: int, others: tuple[int, int, int] = (0, 0, 0), sessions: int = 0) -> RunningJobs:
     """Ten slots; elastic jobs on these rungs, the first one oldest, and others by rung."""
     running = tuple(ElasticJob(JobId(f"e{at}"), rung, started_at=at) for at, rung in enumerate(elastic))
     counts = tuple(others[rung] + elastic.count(rung) for rung in range(3))
@@ -168,44 +168,64 @@ def a_floor(*elastic: int, others: tuple[int, int, int] = (0, 0, 0), sessions: i
 
 
 @pytest.mark.parametrize(
-    "floor, waiting, starts, lowered",
+    "running_jobs, waiting, starts, lowered",
     [
         pytest.param(
-            a_floor(SLOW, SLOW, SLOW), "slow", True, {"e2": "medium"}, id="R3.18, R3.32 the youngest goes to medium"
+            some_running_jobs(SLOW, SLOW, SLOW),
+            "slow",
+            True,
+            {"e2": "medium"},
+            id="R3.18, R3.32 the youngest goes to medium",
         ),
         pytest.param(
-            a_floor(SLOW, SLOW, SLOW, others=(0, 3, 0)), "slow", True, {"e2": "fast"}, id="R3.19 medium is full too"
+            some_running_jobs(SLOW, SLOW, SLOW, others=(0, 3, 0)),
+            "slow",
+            True,
+            {"e2": "fast"},
+            id="R3.19 medium is full too",
         ),
-        pytest.param(a_floor(others=(0, 0, 3)), "slow", False, {}, id="R3.20 nobody to lower: slow is passed over"),
         pytest.param(
-            a_floor(MEDIUM, SLOW, others=(0, 4, 0)), "medium", True, {"e1": "fast"}, id="R3.21 the longest is lowered"
+            some_running_jobs(others=(0, 0, 3)), "slow", False, {}, id="R3.20 nobody to lower: slow is passed over"
         ),
         pytest.param(
-            a_floor(MEDIUM, others=(0, 5, 0)), "medium", True, {"e0": "fast"}, id="R3.21 else one that is medium"
+            some_running_jobs(MEDIUM, SLOW, others=(0, 4, 0)),
+            "medium",
+            True,
+            {"e1": "fast"},
+            id="R3.21 the longest is lowered",
         ),
-        pytest.param(a_floor(others=(0, 6, 0)), "medium", False, {}, id="R3.22 nobody to lower: medium is passed over"),
         pytest.param(
-            a_floor(MEDIUM, SLOW, others=(8, 0, 0)),
+            some_running_jobs(MEDIUM, others=(0, 5, 0)),
+            "medium",
+            True,
+            {"e0": "fast"},
+            id="R3.21 else one that is medium",
+        ),
+        pytest.param(
+            some_running_jobs(others=(0, 6, 0)), "medium", False, {}, id="R3.22 nobody to lower: medium is passed over"
+        ),
+        pytest.param(
+            some_running_jobs(MEDIUM, SLOW, others=(8, 0, 0)),
             "fast",
             False,
             {"e0": "fast", "e1": "fast"},
             id="R3.23, R3.24, R3.33 all are lowered, and no slot is free at once",
         ),
         pytest.param(
-            a_floor(others=(9, 0, 0), sessions=1), "fast", False, {"s0": None}, id="R3.25 a session is halted"
+            some_running_jobs(others=(9, 0, 0), sessions=1), "fast", False, {"s0": None}, id="R3.25 a session is halted"
         ),
     ],
 )
 def test_room_is_made_for_those_who_wait(
-    policy: Policy, floor: RunningJobs, waiting: str, starts: bool, lowered: dict[str, str | None]
+    policy: Policy, running_jobs: RunningJobs, waiting: str, starts: bool, lowered: dict[str, str | None]
 ) -> None:
-    decided = cycle(policy.ladder, floor, [waiting])
+    decided = cycle(policy.ladder, running_jobs, [waiting])
     assert bool(decided.starts) is starts
     assert set(decided.amendments) == {Preemption(JobId(name), rung) for name, rung in lowered.items()}
 
 
 def test_a_session_is_never_queued_and_its_denial_lowers_one(policy: Policy) -> None:
     # R3.30, R3.31
-    assert admit(policy.ladder, a_floor(SLOW)) == (True, ())
-    admitted, amended = admit(policy.ladder, a_floor(SLOW, MEDIUM, others=(8, 0, 0)))
+    assert admit(policy.ladder, some_running_jobs(SLOW)) == (True, ())
+    admitted, amended = admit(policy.ladder, some_running_jobs(SLOW, MEDIUM, others=(8, 0, 0)))
     assert (admitted, amended) == (False, (Preemption(JobId("e0"), "medium"),))

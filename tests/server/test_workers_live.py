@@ -38,7 +38,7 @@ async def app(store_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """An app whose server looks after workers many times a second."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("headway.server.gateway.chores.TIMEOUTS_EVERY", 0.05)
-    monkeypatch.setattr("headway.maintenance.cron.LOOK", 0.1)
+    monkeypatch.setattr("headway.maintenance.cron.READ_EVERY", 0.1)
     async with make_app(ADDRESSES[store_name](tmp_path), heartbeat=0.3, dead_after=1.0) as made:
         yield made
 

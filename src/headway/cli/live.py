@@ -49,7 +49,7 @@ class LiveView:
         self._app_path = app_path
         self._demo = demo
         self._log_level = log_level
-        self._picture: tuple[Stats, Sequence[JobRecord]] | None = None
+        self._view: tuple[Stats, Sequence[JobRecord]] | None = None
         self._trouble: str | None = None
         self._lines: deque[str] = deque(maxlen=KEPT)
         self._written = 0
@@ -61,7 +61,7 @@ class LiveView:
 
     def show(self, stats: Stats, running: Sequence[JobRecord]) -> None:
         """Set the state that the next screen shows."""
-        self._picture, self._trouble = (stats, running), None
+        self._view, self._trouble = (stats, running), None
 
     def trouble(self, problem: str) -> None:
         """Show that the store does not answer."""
@@ -109,10 +109,10 @@ class LiveView:
         self._stopping.set()
         self._threads[1].join(2.0)
         if error is None:
-            print(self._farewell())
+            print(self._summary())
 
-    def _farewell(self) -> str:
-        stats = self._picture[0] if self._picture else None
+    def _summary(self) -> str:
+        stats = self._view[0] if self._view else None
         waiting = 0 if stats is None else sum(lane.waiting + lane.delayed for lane in stats.lanes.values())
         left = f"; {render.plural(waiting, 'job')} left in the queue" if waiting else ""
         return f"Headway has stopped{left}."
@@ -155,8 +155,8 @@ class LiveView:
 
     def _render(self) -> RenderableType:
         parts: list[RenderableType] = [render.facts(self._facts())]
-        if self._picture is not None:
-            stats, running = self._picture
+        if self._view is not None:
+            stats, running = self._view
             parts += [Text(), tables.lanes_table(stats)]
             if running:
                 parts += [Text(), tables.running_table(running, stats.now_at)]
@@ -179,9 +179,9 @@ class LiveView:
         }
 
     def _workers(self) -> Text:
-        if self._picture is None:
+        if self._view is None:
             return Text("starting…", "dim")
-        alive = [worker for worker in self._picture[0].workers if worker.state is not WorkerState.DEAD]
+        alive = [worker for worker in self._view[0].workers if worker.state is not WorkerState.DEAD]
         running, slots = sum(worker.running for worker in alive), sum(worker.slots for worker in alive)
         reserved = sum(worker.reserved for worker in alive)
         return Text(f"{len(alive)} alive, {running} of {slots} slots busy, {reserved} reserved for lane high")

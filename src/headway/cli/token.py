@@ -178,11 +178,11 @@ def audit(
     program, or `open` for a caller on this machine while there were no tokens.
     """
 
-    async def look() -> tuple[list[AuditRecord], int]:
+    async def read_entries() -> tuple[list[AuditRecord], int]:
         async with opened(place) as store:
             return await read_audit(store, limit=max(1, limit)), (await store.snapshot()).now_at
 
-    entries, now_at = run(look())
+    entries, now_at = run(read_entries())
     if json:
         items = [asdict(entry) | {"at": render.moment(entry.at)} for entry in entries]
         render.print_json({"items": items, "next_cursor": None})

@@ -24,8 +24,8 @@ from headway.version import __version__
 if TYPE_CHECKING:
     from rich.console import Group
 
-REFRESH = 1.0  # Seconds between looks…
-SHARE = 0.2  # …or more, so that looking takes at most this part of the time.
+REFRESH = 1.0  # Seconds between reads of the store…
+SHARE = 0.2  # …or more, so that reading takes at most this part of the time.
 SHOWN = 10  # Running jobs, and recent ones.
 
 

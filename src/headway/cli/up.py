@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from headway.worker.control import RunnerReady
 
 DEMO_APP = "headway.demo:app"
-LOOK = 0.5  # Seconds between looks at the store…
-SHARE = 0.1  # …or more, so that looking takes at most this part of the time.
+REFRESH = 0.5  # Seconds between reads of the store…
+SHARE = 0.1  # …or more, so that reading takes at most this part of the time.
 SHOWN = 8  # Running jobs on the screen.
 
 
@@ -98,7 +98,7 @@ def up(
             for task in (draining, *watching):
                 task.cancel()
             await asyncio.gather(draining, *watching, return_exceptions=True)
-            await _look_once_more(display)
+            await _refresh_last(display)
 
     with LiveView(path, demo=path == DEMO_APP, log_level=log_level) as display:
         return run_on_fast_loop(serve_and_show())
@@ -176,7 +176,7 @@ def _on_terminal() -> bool:
     return sys.stdout.isatty() and not console().is_dumb_terminal
 
 
-async def _look_once_more(display: LiveView) -> None:
+async def _refresh_last(display: LiveView) -> None:
     """Show what the drain left: the last look may be older than the last job."""
     if display.up is None:
         return
@@ -199,7 +199,7 @@ async def _watch(store: Store, display: LiveView) -> None:
         except StoreError as problem:
             display.trouble(str(problem))
         took = time.monotonic() - began
-        await asyncio.sleep(max(LOOK, took / SHARE))
+        await asyncio.sleep(max(REFRESH, took / SHARE))
 
 
 async def _tell_draining(display: LiveView, signals: Signals) -> None:

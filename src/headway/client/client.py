@@ -79,12 +79,12 @@ class Client:
 
     async def get(self, job_id: JobId) -> JobRecord:
         """Read a job. Raises ``JobNotFound``."""
-        job = (await self.look([job_id]))[0]
+        job = (await self.read_jobs([job_id]))[0]
         if job is None:
             raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
         return job
 
-    async def look(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
+    async def read_jobs(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
         """Read jobs from the store and the history."""
         return await (await self._link()).job_reader.get(job_ids)
 
@@ -95,7 +95,7 @@ class Client:
             async with asyncio.timeout(None if timeout is None else seconds(timeout, "timeout")):
                 return await link.watcher.ended(job_id)
         except TimeoutError:
-            (job,) = await self.look([job_id])  # A timeout of 0 must still return a job that has ended.
+            (job,) = await self.read_jobs([job_id])  # A timeout of 0 must still return a job that has ended.
             if job is not None and job.state.ended:
                 return job
             raise ResultTimeout(f"job {job_id} has not ended within {timeout} s; it goes on", job_id=job_id) from None
@@ -135,7 +135,7 @@ class Client:
 
     async def absent(self, job_id: JobId) -> HeadwayError:
         """Return the error for a job that the store does not have: it is in the history, or unknown."""
-        job = (await self.look([job_id]))[0]
+        job = (await self.read_jobs([job_id]))[0]
         if job is None:
             return JobNotFound(f"no job {job_id} in the store", job_id=job_id)
         return IllegalMove(

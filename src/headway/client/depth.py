@@ -13,21 +13,21 @@ from headway.core.job import NewJob
 from headway.core.policy.document import Policy
 from headway.stores.base import LaneStats, Store
 
-LOOK_EVERY = 1.0  # Seconds between counts in the store. In between, the process adds the jobs that it submits itself.
+COUNT_EVERY = 1.0  # Seconds between counts in the store. In between, the process adds the jobs that it submits itself.
 TENANTS_KEPT = 10_000  # Tenants whose counts a process keeps, to bound its memory.
 
 
 @dataclass(slots=True)
 class _Count:
     waiting: int = 0
-    looked: float = -math.inf
+    counted_at: float = -math.inf
 
-    async def refresh(self, look: Callable[[], Awaitable[dict[str, LaneStats]]]) -> None:
-        """Count again if the last count is older than ``LOOK_EVERY``."""
+    async def refresh(self, read_stats: Callable[[], Awaitable[dict[str, LaneStats]]]) -> None:
+        """Count again if the last count is older than ``COUNT_EVERY``."""
         asked = time.monotonic()
-        if asked - self.looked > LOOK_EVERY:
-            self.waiting = sum(lane.waiting for lane in (await look()).values())
-            self.looked = asked
+        if asked - self.counted_at > COUNT_EVERY:
+            self.waiting = sum(lane.waiting for lane in (await read_stats()).values())
+            self.counted_at = asked
 
 
 class QueueDepth:
@@ -46,10 +46,10 @@ class QueueDepth:
         admitted: list[tuple[_Count, int]] = []
         if policy.max_depth:
 
-            async def look() -> dict[str, LaneStats]:
+            async def read_stats() -> dict[str, LaneStats]:
                 return (await store.stats()).lanes
 
-            await self._all.refresh(look)
+            await self._all.refresh(read_stats)
             _check(self._all, len(jobs), policy.max_depth, None)
             admitted.append((self._all, len(jobs)))
         tenants = Counter(job.tenant for job in jobs if job.tenant is not None) if policy.tenants.bounds_depth else {}

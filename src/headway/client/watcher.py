@@ -38,21 +38,21 @@ class Watcher:
     async def watch_changes(self, job_id: JobId) -> AsyncIterator[JobRecord | None]:
         """Yield the job now and after each possible change. Ends only when the caller stops."""
         watched = self._watched.setdefault(job_id, _Watched())
-        news = asyncio.Event()
-        watched.watchers.add(news)
+        changed = asyncio.Event()
+        watched.watchers.add(changed)
         self._listen()
         try:
             (job,) = await self._read([job_id])
             watched.begin(job)
             yield job
             while True:
-                await news.wait()
-                news.clear()
+                await changed.wait()
+                changed.clear()
                 if watched.problem is not None:
                     raise watched.problem
                 yield watched.job
         finally:
-            watched.watchers.discard(news)
+            watched.watchers.discard(changed)
             if not watched.watchers and self._watched.get(job_id) is watched:
                 del self._watched[job_id]
             if not self._watched:
@@ -183,8 +183,8 @@ class _Watched:
         self._wake_watchers()
 
     def _wake_watchers(self) -> None:
-        for news in self.watchers:
-            news.set()
+        for changed in self.watchers:
+            changed.set()
 
 
 def _mark(job: JobRecord | None) -> tuple[object, ...]:

@@ -31,7 +31,7 @@ class Snapshot(NamedTuple):
     now_at: int
     classes: tuple[ClassView, ...] = ()
     next_due_at: int | None = None  # When the next delayed job becomes due, or a rate allows the next start.
-    floor: RunningJobs | None = None  # The running jobs by rung, if the policy has a ladder.
+    running_jobs: RunningJobs | None = None  # The running jobs by rung, if the policy has a ladder.
 
 
 class Take(NamedTuple):

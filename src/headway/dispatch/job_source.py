@@ -76,7 +76,7 @@ class StoreJobSource:
         self._confirm_ms = int(confirm * 1_000)
         self._offers = frozenset(offers)
         self._learn_task: Callable[[str], bool] | None = None
-        self._strange: set[str] = set()  # Tasks of waiting jobs that this worker cannot import.
+        self._unknown_tasks: set[str] = set()  # Tasks of waiting jobs that this worker cannot import.
         self._snapshot = Snapshot(0)
         self._seen = -1.0
         self._dry = True  # The last exchange returned fewer jobs than it asked for.
@@ -166,7 +166,7 @@ class StoreJobSource:
             request.wait and not answer.leases and not result.more and answer.worker_state is WorkerState.ACTIVE
         )
         self._waits_for, self._asked = request.wait_lanes, time.monotonic()
-        if answer.snapshot is not None and answer.snapshot.floor is not None:
+        if answer.snapshot is not None and answer.snapshot.running_jobs is not None:
             result = await self._make_room(answer.snapshot, result)
         if claim_id is None:  # With a claim id, the slots and jobs are in another process.
             self._recorder.idle(self._idle_reserve(request.plan, answer.leases))
@@ -184,11 +184,11 @@ class StoreJobSource:
             return
         for view in seen.classes:
             for need in view.key.needs if view.waiting else ():
-                if need.startswith(TASK_NEED) and need not in self._offers and need not in self._strange:
+                if need.startswith(TASK_NEED) and need not in self._offers and need not in self._unknown_tasks:
                     if self._learn_task(need.removeprefix(TASK_NEED)):
                         self._offers |= {need}
                     else:
-                        self._strange.add(need)
+                        self._unknown_tasks.add(need)
 
     async def _without_unreadable(self, answer: ExchangeReply) -> ExchangeReply:
         """End the leases whose jobs cannot be read. Return the reply without them."""

@@ -20,7 +20,7 @@ PENDING_MAX = 200  # Estimates of a lane that wait for their jobs to start, to b
 SAMPLED_EVERY = 0.05  # Seconds between two samples, so that a busy server pays little.
 JOBS_PER_READ = 200  # Jobs that one ``settle`` reads.
 LONG = 5.0  # Seconds. For shorter waits a relative error means little.
-PATIENCE = 10.0  # An estimate counts as missed after this many times its p90, and an hour.
+MISSED_AFTER = 10.0  # An estimate counts as missed after this many times its p90, and an hour.
 
 
 class PendingEstimate(NamedTuple):
@@ -152,4 +152,4 @@ def _started_at(job: JobRecord, since_at: int) -> int | None:
 
 
 def _is_late(given: PendingEstimate, now_at: int) -> bool:
-    return now_at - given.at > 1_000 * (PATIENCE * given.p90 + 3_600)
+    return now_at - given.at > 1_000 * (MISSED_AFTER * given.p90 + 3_600)

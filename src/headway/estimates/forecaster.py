@@ -8,7 +8,7 @@ from collections.abc import Callable
 from headway.core.diagnostics import JobDiagnostics, QueueDiagnostics
 from headway.core.job import State
 from headway.core.policy.document import Policy
-from headway.core.policy.estimate import Estimate, Forecast, spot_of
+from headway.core.policy.estimate import Estimate, Forecast, estimate_request
 from headway.estimates.history import HistoryReader
 from headway.stores.base import WAITING_COUNTED, Store
 
@@ -19,7 +19,7 @@ class Forecaster:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._lookup = HistoryReader(monotonic)
 
-    async def look(self, store: Store, policy: Policy) -> Forecast:
+    async def build(self, store: Store, policy: Policy) -> Forecast:
         """Return a forecast for the whole queue."""
         return await self._forecast(store, await store.diagnose(), policy)
 
@@ -28,7 +28,7 @@ class Forecaster:
         if diagnosis.job.state is not State.QUEUED:
             return None
         forecast = await self._forecast(store, diagnosis.queue, policy)
-        return forecast.of(spot_of(diagnosis, forecast.queue))
+        return forecast.of(estimate_request(diagnosis, forecast.queue))
 
     async def _forecast(self, store: Store, queue: QueueDiagnostics, policy: Policy) -> Forecast:
         queue = await _counted(store, queue)

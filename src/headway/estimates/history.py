@@ -120,7 +120,7 @@ class DurationHistory:
         self._came: dict[tuple[str, str | None], ArrivalWindow] = {}
         self._from_at = self._until_at = 0
         self._published = -math.inf
-        self._patience = PUBLISH_FIRST_EVERY
+        self._publish_after = PUBLISH_FIRST_EVERY
 
     def note(self, runs: Iterable[tuple[Lease, float]]) -> None:
         """Record for how many seconds jobs have run."""
@@ -160,7 +160,7 @@ class DurationHistory:
     async def publish(self, store: Store) -> None:
         """Write what was learned to the store, unless that was done a moment ago."""
         now = self._monotonic()
-        if not self._lengths or now - self._published < self._patience:
+        if not self._lengths or now - self._published < self._publish_after:
             return
         self._published = now
         known = math.inf
@@ -172,7 +172,7 @@ class DurationHistory:
                 known = min(known, jobs)
                 self._lengths = {key: noted for key, noted in self._lengths.items() if key[0] != lane}
                 self._came = {key: noted for key, noted in self._came.items() if key[0] != lane}
-        self._patience = PUBLISH_FIRST_EVERY if known < LITTLE else PUBLISH_EVERY
+        self._publish_after = PUBLISH_FIRST_EVERY if known < LITTLE else PUBLISH_EVERY
 
     async def _publish(
         self, store: Store, lane: str, lengths: Mapping[str, dict[int, int]], came: Mapping[str, ArrivalWindow]

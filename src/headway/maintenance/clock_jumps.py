@@ -34,7 +34,7 @@ class ClockJumpDetector:
         """Return whether the clock has jumped less than one ``dead_after`` ago."""
         return self._monotonic() < self._until
 
-    def look(self, now_at: int) -> None:
+    def check(self, now_at: int) -> None:
         """Compare how far the store's clock and this machine's clock have moved since the last call."""
         mine = self._monotonic()
         before, self._seen = self._seen, (mine, now_at)

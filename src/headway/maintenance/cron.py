@@ -18,7 +18,7 @@ log = logging.getLogger("headway.worker")
 
 LATE_MS = 30_000  # A tick older than this counts as missed; chores may be delayed by some seconds.
 CAUGHT_UP = 1_000  # Missed ticks that are submitted at most, to bound the work after a long outage.
-LOOK = 15.0  # Seconds between reads of the crons; a new cron is seen within this time.
+READ_EVERY = 15.0  # Seconds between reads of the crons; a new cron is seen within this time.
 
 
 class CronSubmitter:
@@ -35,9 +35,9 @@ class CronSubmitter:
     async def __call__(self) -> float | None:
         crons = [(cron, version) for cron, version in await read_crons(self._store) if self._knows(cron.task)]
         if not crons:
-            return LOOK
+            return READ_EVERY
         now_at = (await self._store.snapshot()).now_at
-        soonest = LOOK
+        soonest = READ_EVERY
         for cron, version in crons:
             try:
                 following = await self._tick(cron, version, now_at)

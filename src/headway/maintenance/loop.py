@@ -47,9 +47,9 @@ async def every(
     *,
     name: str,
     outage: Outage | None = None,
-    news: asyncio.Event | None = None,
+    wake: asyncio.Event | None = None,
 ) -> None:
-    """Repeat a chore at a jittered interval, after the seconds that it returned, or at once when ``news`` is set.
+    """Repeat a chore at a jittered interval, after the seconds that it returned, or at once when ``wake`` is set.
 
     No error ends the loop, because a chore that has stopped goes unnoticed until its work is missed.
     """
@@ -74,10 +74,10 @@ async def every(
             if outage.failing:
                 outage.succeeded(name)
         left = interval * random.uniform(0.7, 1.3) if delay is None else max(0.01, delay)
-        if news is None:
+        if wake is None:
             await asyncio.sleep(left)
             continue
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(left):
-                await news.wait()
-        news.clear()
+                await wake.wait()
+        wake.clear()

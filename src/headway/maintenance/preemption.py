@@ -35,16 +35,16 @@ class Preemptor:
         if not policy.ladder.rungs and not self._sessions:
             return None
         queue = await self._store.diagnose()
-        floor = queue.snapshot.floor
-        if floor is None:
+        running_jobs = queue.snapshot.running_jobs
+        if running_jobs is None:
             return IDLE
-        if not floor.elastic and not floor.sessions:
+        if not running_jobs.elastic and not running_jobs.sessions:
             return None if policy.ladder.rungs else IDLE
         offers = frozenset(offer for worker in queue.workers for offer in worker.offers)
         chance = random.random()
         wanted = make_room(queue.snapshot, offers=offers, policy=policy, chance=chance)
-        if floor.sessions and all(rung is not None for _, rung in wanted):
-            halted = crowded_out(queue, policy, await self._place(floor.sessions), chance=chance)
+        if running_jobs.sessions and all(rung is not None for _, rung in wanted):
+            halted = crowded_out(queue, policy, await self._place(running_jobs.sessions), chance=chance)
             wanted = wanted if halted is None else (*wanted, Preemption(halted, None))
         if wanted:
             changed = await self._store.preempt(wanted)

@@ -40,7 +40,7 @@ class LogWriter(logging.Handler):
         self._text = 0  # Characters in the queue. The handler's lock guards it, and the counter below.
         self._dropped = 0
         self._write_began = 0.0  # Monotonic time at which the current write began; 0 between writes.
-        self._news = threading.Event()
+        self._queued = threading.Event()
         self._thread: threading.Thread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -57,8 +57,8 @@ class LogWriter(logging.Handler):
             return
         self._text += size
         self._lines.append(line)
-        if not self._news.is_set():
-            self._news.set()
+        if not self._queued.is_set():
+            self._queued.set()
             if self._thread is None:
                 self._start()
 
@@ -79,14 +79,14 @@ class LogWriter(logging.Handler):
             self._thread.start()
         except RuntimeError:  # No thread can be started; the next line tries again.
             self._thread = None
-            self._news.clear()
+            self._queued.clear()
 
     def _run(self) -> None:
         """Write queued lines until the process ends. Each new line wakes this loop."""
         while True:
-            self._news.wait()
+            self._queued.wait()
             time.sleep(LINGER)
-            self._news.clear()
+            self._queued.clear()
             while self._lines:
                 with contextlib.suppress(Exception):
                     self._write_batch()

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_LOOK_EVERY = 1.0  # Seconds between checks whether the app has set up a provider.
+_CHECK_EVERY = 1.0  # Seconds between checks whether the app has set up a provider.
 _ARGUMENTS_MAX = 2_000  # Characters of arguments on a span, if the settings ask for arguments.
 
-_looked = 0.0
+_checked_at = 0.0
 _found: Tracer | None = None
 _provider: object = None
 
@@ -62,9 +62,9 @@ def active() -> bool:
 
 
 def _tracer() -> Tracer | None:
-    global _looked, _found, _provider
+    global _checked_at, _found, _provider
     now = time.monotonic()
-    if now - _looked < _LOOK_EVERY and _looked:  # Asking for a missing provider takes microseconds.
+    if now - _checked_at < _CHECK_EVERY and _checked_at:  # Asking for a missing provider takes microseconds.
         return _found
     from opentelemetry import trace
 
@@ -75,14 +75,14 @@ def _tracer() -> Tracer | None:
         from headway.version import __version__
 
         _found, _provider = provider.get_tracer("headway", __version__), provider
-    _looked = now
+    _checked_at = now
     return _found
 
 
 def forget() -> None:
     """Check for a provider at the next call, because one was set up or removed."""
-    global _looked
-    _looked = 0.0
+    global _checked_at
+    _checked_at = 0.0
 
 
 # ---------------------------------------------------------------------- sending

@@ -16,8 +16,8 @@ from headway.stores.base import Store
 
 log = logging.getLogger("headway.policy")
 
-LOOK_EVERY = 1.25  # Seconds between reads of the store, so that a change applies within two.
-LOOK_SELDOM = 30.0  # Seconds between reads where the store notifies the process of changes.
+READ_EVERY = 1.25  # Seconds between reads of the store, so that a change applies within two.
+READ_EVERY_IF_NOTIFIED = 30.0  # Seconds between reads where the store notifies the process of changes.
 
 
 class CurrentPolicy:
@@ -34,7 +34,7 @@ class CurrentPolicy:
         """Return whether the store was read within the last ``seconds``."""
         return time.monotonic() - self._last_read < seconds
 
-    async def refresh(self, store: Store, *, every: float = LOOK_EVERY) -> bool:
+    async def refresh(self, store: Store, *, every: float = READ_EVERY) -> bool:
         """Read the store unless this was done within ``every`` seconds. Return whether the policy has changed.
 
         A policy that cannot be read changes nothing: the process keeps the version before.

@@ -20,7 +20,7 @@ from headway.core.errors import ConfigError, HeadwayError, ServerRefused, Server
 from headway.version import __version__
 
 CONNECT = 5.0  # Seconds to connect to the server.
-PATIENCE = 10.0  # Seconds for its reply, in addition to the time that the client asked it to wait.
+REPLY_SECONDS = 10.0  # Seconds for its reply, in addition to the time that the client asked it to wait.
 KEPT = 4.0  # Seconds for which an idle connection is reused. Servers close theirs after about five.
 ANSWER_MAX = 64 << 20
 HEAD_MAX = 64 << 10
@@ -80,24 +80,24 @@ class HttpClient:
         self._closed = False
 
     async def ask(
-        self, path: str, question: Any, kind: type[T], *, method: str = "POST", patience: float = PATIENCE
+        self, path: str, question: Any, kind: type[T], *, method: str = "POST", timeout: float = REPLY_SECONDS
     ) -> T:
         """Post a message and return the reply, decoded as its type.
 
         Raises ``ServerUnavailable`` if it may be repeated, ``WorkerUnknown``, or ``ServerRefused`` with the server's
         own code.
         """
-        answer = await self._send(method, path, b"" if question is None else _encode(question), patience)
+        answer = await self._send(method, path, b"" if question is None else _encode(question), timeout)
         try:
             return msgspec.json.decode(answer.body, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError) as problem:  # A proxy may have answered.
             raise ServerUnavailable(f"{self.address} does not answer as a Headway server does: {problem}") from None
 
-    async def get(self, path: str, *, patience: float = PATIENCE) -> None:
+    async def get(self, path: str, *, timeout: float = REPLY_SECONDS) -> None:
         """Send a GET for its status only. Raises as ``ask`` does."""
-        await self._send("GET", path, b"", patience)
+        await self._send("GET", path, b"", timeout)
 
-    async def _send(self, method: str, path: str, body: bytes, patience: float) -> _HttpReply:
+    async def _send(self, method: str, path: str, body: bytes, timeout: float) -> _HttpReply:
         request = b"%s %s%s HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n%s" % (
             method.encode(),
             self.address.prefix.encode(),
@@ -107,13 +107,13 @@ class HttpClient:
             body,
         )
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 answer = await self._exchange(request)
         except TimeoutError:
             raise ServerUnavailable(f"{self.address} did not answer in time") from None
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as problem:
-            said = str(problem) or type(problem).__name__
-            raise ServerUnavailable(f"{self.address} cannot be reached: {said}") from problem
+            reason = str(problem) or type(problem).__name__
+            raise ServerUnavailable(f"{self.address} cannot be reached: {reason}") from problem
         if not 200 <= answer.status < 300:
             raise _refusal(answer, self.address)
         return answer
@@ -134,7 +134,7 @@ class HttpClient:
                 answer = await line.ask(request)
             except (OSError, EOFError):
                 line.drop()
-                if kept and not line.heard:
+                if kept and not line.received:
                     continue
                 raise
             except BaseException:  # The reply to a cancelled request is still to come.
@@ -176,14 +176,14 @@ class _HttpConnection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self.since = 0.0  # When it was last used.
-        self.heard = False  # Part of the reply has arrived.
+        self.received = False  # Part of the reply has arrived.
 
     @property
     def is_open(self) -> bool:
         return not self._reader.at_eof() and not self._writer.is_closing()
 
     async def ask(self, request: bytes) -> _HttpReply:
-        self.heard = False
+        self.received = False
         self._writer.write(request)
         await self._writer.drain()
         while True:
@@ -202,7 +202,7 @@ class _HttpConnection:
         first = await self._reader.readline()
         if not first:
             raise EOFError("the connection was closed")
-        self.heard = True
+        self.received = True
         words = first.split(None, 2)
         if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
             raise ValueError("it does not speak HTTP")

@@ -18,10 +18,10 @@ _passages = 0
 def reach(name: str) -> None:
     """Pass a point. If it is armed, kill this process or raise ``StoreUnavailable``."""
     if _armed:
-        _strike(name)
+        _trigger(name)
 
 
-def _strike(name: str) -> None:
+def _trigger(name: str) -> None:
     global _passages
     point, action, number, once = _armed.split(":", 3)
     if point != name:

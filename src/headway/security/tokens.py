@@ -38,7 +38,7 @@ TENANT_MAX = 255
 PATTERN_MAX = 255
 PATTERNS_MAX = 100
 TRIES = 20
-LOOK_EVERY = 1.0  # Seconds between reads of the store while requests come, so that a revocation applies within two.
+READ_EVERY = 1.0  # Seconds between reads of the store while requests come, so that a revocation applies within two.
 STALE_AFTER = 30.0  # Seconds for which the tokens read last count while the store does not answer.
 CLOCK_EVERY = 60.0  # Seconds between reads of the store's clock.
 USE_EVERY = 60.0  # Seconds between records that a token was used.
@@ -248,7 +248,7 @@ class Tokens:
         opener: Callable[[], Awaitable[Store]],
         *,
         may_open: bool = True,
-        every: float = LOOK_EVERY,
+        every: float = READ_EVERY,
         clock_every: float = CLOCK_EVERY,
     ) -> None:
         self.may_open = may_open
@@ -260,7 +260,7 @@ class Tokens:
         self._last_read = self._tried = self._read_clock = -math.inf
         self._ahead_ms = 0  # The store's clock minus this process's monotonic one.
         self._used: dict[str, float] = {}
-        self._looking = asyncio.Lock()
+        self._read_lock = asyncio.Lock()
 
     @property
     def seen(self) -> bool:
@@ -292,7 +292,7 @@ class Tokens:
         """
         if self.fresh():
             return
-        async with self._looking:
+        async with self._read_lock:
             if self.fresh():
                 return
             try:

@@ -181,7 +181,7 @@ async def authenticate(scope: AsgiScope, auth: AuthState) -> Principal:
         )
     presented = _presented(scope)
     if presented is not None:
-        grant = tokens.check(presented) or await _second_look(scope, tokens, limiter, presented)
+        grant = tokens.check(presented) or await _check_again(scope, tokens, limiter, presented)
         await tokens.note_use(grant.token_id)
         return _caller(grant)
     if (ticket := query.get("ticket")) is not None:
@@ -242,7 +242,7 @@ async def refuse_socket(websocket: WebSocket, problem: Problem) -> None:
         await websocket.close(code=1008, reason=problem.code)
 
 
-async def _second_look(scope: AsgiScope, tokens: Tokens, limiter: FailureLimiter, presented: str) -> TokenGrant:
+async def _check_again(scope: AsgiScope, tokens: Tokens, limiter: FailureLimiter, presented: str) -> TokenGrant:
     address, token_id = _address(scope), id_of(presented)
     _count_failure(limiter, address, token_id)
     await tokens.follow_anew()

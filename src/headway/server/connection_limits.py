@@ -29,27 +29,27 @@ class SlowReaderGuard(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._look_again()
+        self._start_timer()
 
     def resume_writing(self) -> None:
-        self._look_no_more()
+        self._stop_timer()
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._look_no_more()
+        self._stop_timer()
         super().connection_lost(exc)
 
-    def _look_again(self) -> None:
+    def _start_timer(self) -> None:
         unread = self.transport.get_write_buffer_size()
-        self._unread_timer = self.loop.call_later(self.read_seconds, self._look, unread)
+        self._unread_timer = self.loop.call_later(self.read_seconds, self._check_progress, unread)
 
-    def _look(self, unread: int) -> None:
+    def _check_progress(self, unread: int) -> None:
         if self.transport.get_write_buffer_size() >= unread:
             self.transport.abort()
         else:
-            self._look_again()
+            self._start_timer()
 
-    def _look_no_more(self) -> None:
+    def _stop_timer(self) -> None:
         if self._unread_timer is not None:
             self._unread_timer.cancel()
             self._unread_timer = None

@@ -51,8 +51,8 @@ async def follow(
         try:
             while True:
                 waits = job is not None and job.state is State.QUEUED
-                patience = KEEPALIVE if not waits else min(KEEPALIVE, max(0.0, place_due - time.monotonic()))
-                await _first(reading, *ends, timeout=patience)
+                timeout = KEEPALIVE if not waits else min(KEEPALIVE, max(0.0, place_due - time.monotonic()))
+                await _first(reading, *ends, timeout=timeout)
                 if any(end.done() for end in ends):
                     return
                 if reading.done():
@@ -73,7 +73,7 @@ async def follow(
                     yield StreamItem()
                 if job is not None and job.state is State.QUEUED and time.monotonic() >= place_due:
                     found = await _estimate(service, job_id)
-                    place_due = time.monotonic() + _patience(service, found)
+                    place_due = time.monotonic() + _place_interval(service, found)
                     if found is not None and materially_differs(last_estimate, found):
                         last_estimate = found
                         yield StreamItem(job=job, estimate=last_estimate)
@@ -118,7 +118,7 @@ async def _estimate(service: Service, job_id: JobId) -> Estimate | None:
     return found
 
 
-def _patience(service: Service, found: Estimate | None) -> float:
+def _place_interval(service: Service, found: Estimate | None) -> float:
     """Return the seconds until the next read of a job's place. The interval falls as the start comes nearer."""
     wait = 0.0 if found is None or found.p50 is None else min(PLACE_SELDOM, PLACE_PART * found.p50)
     return max(PLACE_EVERY, wait, service.streams / PLACES_A_SECOND)

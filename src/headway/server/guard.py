@@ -306,12 +306,12 @@ class _SlowBodyTimer:
     def watch(self, body: _BoundedBody) -> None:
         self._reading.add(body)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._seconds / 4, self._look)
+            self._timer = asyncio.get_running_loop().call_later(self._seconds / 4, self._cancel_late)
 
     def leave(self, body: _BoundedBody) -> None:
         self._reading.discard(body)
 
-    def _look(self) -> None:
+    def _cancel_late(self) -> None:
         self._timer = None
         latest = time.monotonic() - self._seconds
         for body in [body for body in self._reading if body.began <= latest]:
@@ -320,7 +320,7 @@ class _SlowBodyTimer:
                 body.problem = Problem("malformed", "the body did not come in time", headers={"Connection": "close"})
                 body.reader.cancel()
         if self._reading:
-            self._timer = asyncio.get_running_loop().call_later(self._seconds / 4, self._look)
+            self._timer = asyncio.get_running_loop().call_later(self._seconds / 4, self._cancel_late)
 
 
 class _GuardedResponse:

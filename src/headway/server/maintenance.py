@@ -16,7 +16,7 @@ from headway.maintenance.loop import Chore, run_chores
 from headway.maintenance.standard import standard_chores
 from headway.metrics.recorder import PUBLISH_EVERY
 from headway.observability.outage import Outage
-from headway.policy_store.current import LOOK_EVERY
+from headway.policy_store.current import READ_EVERY
 from headway.policy_store.rule_documents import write_rules
 from headway.server.gateway.chores import gateway_chores
 from headway.server.gateway.service import WorkerGateway
@@ -78,7 +78,7 @@ async def _keep(service: Service) -> None:
     chores = [
         *gateway_chores(gateway, service.tokens),
         Chore("accuracy", PUBLISH_EVERY, lambda: service.scores.settle(store, gateway.recorder)),
-        Chore("policy", LOOK_EVERY, follow),
+        Chore("policy", READ_EVERY, follow),
         *standard_chores(
             store,
             in_force,

@@ -75,7 +75,7 @@ async def named_tasks(
     """Answer with the tasks of these ids that exist, in this order. The cursor counts the ids that were looked up."""
     policy, page, done = await service.policy(), Page("items", most), start
     async with service.listing:
-        async for job in get_in_steps(service.client.look, job_ids[start:]):
+        async for job in get_in_steps(service.client.read_jobs, job_ids[start:]):
             shown = job if job is not None and tenant in (None, job.tenant) else None
             if shown is not None and not page.add(listed_task(shown, policy, str(done + 1), include)):
                 return page.answer(str(done))

@@ -49,10 +49,10 @@ class Service:
         self.quotas = Quotas(lambda: app.settings)
         self.addresses = AddressSigner(self.store)
         self.instances = Instances(self.store, f"{socket.gethostname()}:{os.getpid()}")
-        self.queue_view: Coalescer[QueueView] = Coalescer(self._look)
+        self.queue_view: Coalescer[QueueView] = Coalescer(self._read_queue)
         self.scores = EstimateAccuracy()
         self._forecaster = Forecaster()
-        self._forecasts: Coalescer[Forecast] = Coalescer(self._look_ahead)
+        self._forecasts: Coalescer[Forecast] = Coalescer(self._build_forecast)
         self.keeping: asyncio.Task[None] | None = None  # The task that runs the chores.
         self.check = StoreCheck(self._snapshot)
         self.listing = asyncio.Semaphore(LISTS_MAX)
@@ -155,10 +155,10 @@ class Service:
         """Return a forecast that is at most a second old and shared by concurrent callers."""
         return await self._forecasts.recent(FORECAST_AGE)
 
-    async def _look_ahead(self) -> Forecast:
-        return await self._forecaster.look(await self.store(), await self.policy())
+    async def _build_forecast(self) -> Forecast:
+        return await self._forecaster.build(await self.store(), await self.policy())
 
-    async def _look(self) -> QueueView:
+    async def _read_queue(self) -> QueueView:
         snapshot = await (await self.store()).snapshot()
         views = {view.key: view for view in snapshot.classes}
         return QueueView(snapshot, views, QueuePositions(snapshot, self.app.policy))

@@ -29,8 +29,8 @@ class QueueView(NamedTuple):
 class Coalescer(Generic[T]):
     """Coalesces concurrent reads: callers share one read that started after each of them asked."""
 
-    def __init__(self, look: Callable[[], Awaitable[T]]) -> None:
-        self._look = look
+    def __init__(self, read: Callable[[], Awaitable[T]]) -> None:
+        self._read = read
         self._under_way: asyncio.Task[T] | None = None
         self._next: asyncio.Task[T] | None = None
         self._seen: tuple[float, T] | None = None  # The last view, and when it was asked for.
@@ -52,6 +52,6 @@ class Coalescer(Generic[T]):
             await asyncio.wait([before])
         self._under_way, self._next = self._next, None
         asked = time.monotonic()
-        found = await self._look()
+        found = await self._read()
         self._seen = asked, found
         return found

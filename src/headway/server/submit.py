@@ -11,7 +11,7 @@ from headway.core.diagnostics import AHEAD_COUNTED, JobDiagnostics
 from headway.core.errors import HeadwayError, PayloadTooLarge, StoreUnavailable
 from headway.core.job import PAYLOAD_VERSION, ClassKey, JobRecord, State, SubmitReply
 from headway.core.policy.document import Policy
-from headway.core.policy.estimate import Estimate, Forecast, Spot, next_place, spot_of
+from headway.core.policy.estimate import Estimate, EstimateRequest, Forecast, estimate_request, next_place
 from headway.core.policy.positions import QueuePositions, position
 from headway.core.policy.why import Reason, why
 from headway.core.suggest import cut
@@ -57,14 +57,14 @@ async def make_call(
     return _call(service, caller, new, task, key or new.idempotency_key, taken_trace(trace) or new.trace_id)
 
 
-async def make_calls(service: Service, caller: Principal, news: Sequence[NewTask]) -> list[Call[Any]]:
+async def make_calls(service: Service, caller: Principal, requests: Sequence[NewTask]) -> list[Call[Any]]:
     """Return the calls of all bodies. Raises ``Problem`` with the index of the first that is wrong."""
-    service.quotas.submit(caller, len(news))
+    service.quotas.submit(caller, len(requests))
     await service.app.follow_policy()
-    tasks = {name: await service.known.find(name) for name in {new.task_type for new in news}}
+    tasks = {name: await service.known.find(name) for name in {new.task_type for new in requests}}
     calls: list[Call[Any]] = []
     try:
-        for new in news:  # One by one: the number of calls is the index of the one that fails.
+        for new in requests:  # One by one: the number of calls is the index of the one that fails.
             call = _call(service, caller, new, tasks[new.task_type], new.idempotency_key, new.trace_id)
             check_depth(call.new.payload)
             calls.append(call)
@@ -180,7 +180,7 @@ def _foresee(forecast: Forecast, call: Call[Any], ahead: int) -> Estimate:
     if new.limits or forecast.rule_index.may_limit(new.task, new.tenant):  # The forecast is older than the job.
         return Estimate()
     due_at = new.due_at or (forecast.queue.now_at + new.delay_ms if new.delay_ms else None)
-    return forecast.near(Spot(new.class_key, new.task, None, ahead, due_at=due_at))
+    return forecast.near(EstimateRequest(new.class_key, new.task, None, ahead, due_at=due_at))
 
 
 def _foresee_last(forecast: Forecast, calls: Sequence[Call[Any]], first: int) -> list[Estimate]:
@@ -199,7 +199,7 @@ def estimate_from(diagnosis: JobDiagnostics, forecast: Forecast, policy: Policy)
     place = position(diagnosis, policy)
     if place is None:
         return None
-    made = forecast.of(spot_of(diagnosis, forecast.queue))
+    made = forecast.of(estimate_request(diagnosis, forecast.queue))
     # The store counts up to a bound. Beyond it, the place is an estimate too.
     place = place if diagnosis.ahead < AHEAD_COUNTED else made.position
     return Estimate(made.p50, made.p90, place, made.basis)
@@ -218,7 +218,7 @@ async def _known(service: Service, answers: Sequence[SubmitReply]) -> dict[str, 
     if not answers:
         return {}
     try:
-        found = get_in_steps(service.client.look, [answer.job_id for answer in answers])
+        found = get_in_steps(service.client.read_jobs, [answer.job_id for answer in answers])
         return {job.job_id: without_values(job) async for job in found if job is not None}
     except StoreUnavailable:  # The history is unavailable. The submit has succeeded anyway.
         return {}

@@ -13,8 +13,8 @@ from headway.client.task import Task
 from headway.policy_store.catalogue import TaskEntry, read_tasks
 from headway.server.schemas.rest import NewTask
 
-LOOK_EVERY = 5.0  # Seconds for which the catalogue is cached. A changed task is seen within this time.
-LOOK_MISSED = 1.0  # Seconds between reads if a name is not in the cache, because it may be new.
+CACHE_SECONDS = 5.0  # Seconds for which the catalogue is cached. A changed task is seen within this time.
+READ_MISSING_EVERY = 1.0  # Seconds between reads if a name is not in the cache, because it may be new.
 NAMED_MAX = 1_000  # Unknown names that are cached.
 
 
@@ -34,8 +34,8 @@ class TaskCache:
         if own is not None:
             return own
         age = time.monotonic() - self._last_read
-        if age > LOOK_EVERY or (name not in self._entries and age > LOOK_MISSED):
-            await self._look()
+        if age > CACHE_SECONDS or (name not in self._entries and age > READ_MISSING_EVERY):
+            await self._read()
         entry = self._entries.get(name)
         if entry is None:
             return self._by_name(name)
@@ -46,10 +46,10 @@ class TaskCache:
 
     async def entries(self) -> list[TaskEntry]:
         """Return the catalogue."""
-        await self._look()
+        await self._read()
         return sorted(self._entries.values(), key=lambda entry: entry.name)
 
-    async def _look(self) -> None:
+    async def _read(self) -> None:
         self._last_read = time.monotonic()
         found = {entry.name: entry for entry in await read_tasks(await self._app.client.store())}
         self._tasks = {name: task for name, task in self._tasks.items() if found.get(name) == self._entries.get(name)}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from headway.core.job import JobId
 
-_HEARD_MAX = 10_000  # Job ids. Beyond it a subscription drops its list, and the waiter reads every job it watches.
+_JOB_IDS_MAX = 10_000  # Job ids. Beyond it a subscription drops its list, and the waiter reads every job it watches.
 
 
 class LocalSubscription:
@@ -17,19 +17,19 @@ class LocalSubscription:
 
     def __init__(self, forget: Callable[[LocalSubscription], None]) -> None:
         self._lock = threading.Lock()
-        self._heard: list[JobId] = []
-        self._rung = False
+        self._job_ids: list[JobId] = []
+        self._pending = False
         self._everything = False
         self._wake: Callable[[], None] | None = None
         self._forget = forget
 
     def notify(self, job_ids: Iterable[JobId] = ()) -> None:
         with self._lock:
-            before = len(self._heard)
-            self._heard.extend(job_ids)
-            if len(self._heard) == before or len(self._heard) > _HEARD_MAX:
+            before = len(self._job_ids)
+            self._job_ids.extend(job_ids)
+            if len(self._job_ids) == before or len(self._job_ids) > _JOB_IDS_MAX:
                 self._everything = True
-            self._rung = True
+            self._pending = True
             wake = self._wake
         if wake is not None:
             wake()
@@ -38,7 +38,7 @@ class LocalSubscription:
         loop = asyncio.get_running_loop()
         rung = asyncio.Event()
         with self._lock:
-            if not self._rung:
+            if not self._pending:
                 self._wake = lambda: _call_on(loop, rung.set)
         try:
             if self._wake is not None:
@@ -51,25 +51,25 @@ class LocalSubscription:
                 self._wake = None
         return self._take()
 
-    def call(self, heard: Callable[[], None]) -> None:
+    def call(self, notified: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         with self._lock:
-            self._wake = lambda: _call_on(loop, heard)
-            rung = self._rung
-        if rung:
-            heard()
+            self._wake = lambda: _call_on(loop, notified)
+            pending = self._pending
+        if pending:
+            notified()
 
     def close(self) -> None:
         self._forget(self)
 
     def _take(self) -> Sequence[JobId] | None:
         with self._lock:
-            if not self._rung:
+            if not self._pending:
                 return None
-            heard = () if self._everything else tuple(self._heard)
-            self._heard = []
-            self._rung = self._everything = False
-            return heard
+            job_ids = () if self._everything else tuple(self._job_ids)
+            self._job_ids = []
+            self._pending = self._everything = False
+            return job_ids
 
 
 def _call_on(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:

@@ -123,7 +123,7 @@ class _DrainingClaimer(Claimer):
         self._runner = runner
 
     async def run(self) -> None:
-        hearing = self.subscribe()
+        listening = self.subscribe()
         try:
             while True:
                 fed = await self._exchange()
@@ -135,8 +135,8 @@ class _DrainingClaimer(Claimer):
                 elif not self._ended and not self._runner.moves_on(fed.next_due):
                     return
         finally:
-            if hearing is not None:
-                hearing.cancel()
+            if listening is not None:
+                listening.cancel()
             if self._progress_timer is not None:
                 self._progress_timer.cancel()
 

@@ -15,7 +15,7 @@ from headway.runtime.os_support import die_with_parent
 
 log = logging.getLogger("headway.worker")
 
-LOOK_EVERY = 0.5  # Seconds between checks of the files; short compared with the start of a worker.
+CHECK_EVERY = 0.5  # Seconds between checks of the files; short compared with the start of a worker.
 SUFFIXES = (".py", ".toml")
 PASSED_OVER = {"__pycache__", "node_modules", "site-packages", "venv"}  # And every folder whose name begins with a dot.
 
@@ -80,11 +80,11 @@ class _Supervisor:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
-    def run(self, look: Callable[[], Seen]) -> int:
-        seen = look()
+    def run(self, scan: Callable[[], Seen]) -> int:
+        seen = scan()
         self._start()
-        while not self._stop_requested.wait(LOOK_EVERY):
-            now = look()
+        while not self._stop_requested.wait(CHECK_EVERY):
+            now = scan()
             changed = changed_file(seen, now)
             if changed is None:
                 continue

@@ -134,7 +134,7 @@ class Claimer:
         """Reserve slots for lanes. Other lanes never fill them, or with ``leave_free`` the last free ones."""
         self._reserved, self._lanes, self._leave_free = slots, lanes, leave_free
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """Claim again, because a change may let a job start."""
         self._kick.set()
 

@@ -195,7 +195,7 @@ class Worker:
             own,
             lambda: runner.worker,
             slot_table.leases,
-            _HeartbeatNews(self, runner, self._loop or asyncio.get_running_loop(), settings.grace),
+            _HeartbeatHandler(self, runner, self._loop or asyncio.get_running_loop(), settings.grace),
             heartbeat=settings.heartbeat,
             dead_after=settings.dead_after,
             confirm=settings.confirm,
@@ -238,7 +238,7 @@ def _log_state(what: str, worker_id: str, **facts: object) -> None:
     log.info(f"worker.{what}", extra={"headway": {"worker": worker_id, **facts}})
 
 
-class _HeartbeatNews:
+class _HeartbeatHandler:
     """Passes replies to heartbeats from the lease thread to the runner's loop."""
 
     def __init__(self, worker: Worker, runner: Runner, loop: asyncio.AbstractEventLoop, grace: float) -> None:

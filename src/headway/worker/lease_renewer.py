@@ -20,7 +20,7 @@ from headway.stores.base import LEASE_CHANNEL, Heartbeat, HeartbeatReply, Subscr
 
 log = logging.getLogger("headway.worker")
 
-LOOK_EVERY = 1.0  # Seconds between checks whether the worker itself has changed.
+CHECK_EVERY = 1.0  # Seconds between checks whether the worker itself has changed.
 SETTLE = 0.1  # Seconds from the subscription to the first renewal.
 
 
@@ -113,8 +113,8 @@ class LeaseRenewer:
         try:
             due = time.monotonic() + SETTLE  # A job may have been cancelled before this subscription.
             while True:
-                news = await subscription.wait(max(0.0, min(due - time.monotonic(), LOOK_EVERY)))
-                if news is None and time.monotonic() < due and self._worker() == self._sent_worker:
+                message = await subscription.wait(max(0.0, min(due - time.monotonic(), CHECK_EVERY)))
+                if message is None and time.monotonic() < due and self._worker() == self._sent_worker:
                     continue
                 if not await self.renew():
                     return

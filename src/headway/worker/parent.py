@@ -33,7 +33,7 @@ from headway.metrics.recorder import MetricsRecorder
 from headway.metrics.text_format import write_text
 from headway.observability.outage import Outage
 from headway.observability.store_check import StoreCheck
-from headway.policy_store.current import LOOK_SELDOM, CurrentPolicy
+from headway.policy_store.current import READ_EVERY_IF_NOTIFIED, CurrentPolicy
 from headway.runtime.os_support import hide_from_programs, new_worker_id
 from headway.runtime.signals import Signals
 from headway.stores.base import Store
@@ -64,7 +64,7 @@ log = logging.getLogger("headway.worker")
 
 WATCH = 0.25  # Seconds between checks of the slot tables.
 BLOCKED = 1.0  # Seconds without a pulse (four are due) after which the parent reports a runner's loop as blocked.
-FAREWELL = 5.0  # Seconds beyond the grace before the parent kills a draining runner, which needs time to report.
+REPORT_SECONDS = 5.0  # Seconds beyond the grace before the parent kills a draining runner, which needs time to report.
 RESTART_MAX = 5.0  # Maximum seconds between starts of a runner that keeps dying.
 CUT_OFF = 2.0  # Seconds for returning jobs to a store that cannot be reached; the leases end soon anyway.
 
@@ -102,7 +102,7 @@ class Parent:
         self.remote = remote
         self.in_force = CurrentPolicy()
         self._sent_version = 0
-        self.policy_news = asyncio.Event()
+        self.policy_changed = asyncio.Event()
         self._processes = processes
         self._on_up, self._on_remote = on_up, on_remote
         self._open_store = opener
@@ -172,11 +172,11 @@ class Parent:
                 self._chores = [
                     asyncio.create_task(
                         every(
-                            LOOK_SELDOM,
+                            READ_EVERY_IF_NOTIFIED,
                             lambda: self._follow_policy(backend),
                             name="policy",
                             outage=backend.outage,
-                            news=self.policy_news,
+                            wake=self.policy_changed,
                         )
                     )
                 ]
@@ -430,7 +430,7 @@ class RunnerProcess:
         if self._channel is not None:
             self._channel.send(DrainRunner(self._grace))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._grace + FAREWELL):
+            async with asyncio.timeout(self._grace + REPORT_SECONDS):
                 await self._parent.signals.now.wait()
         self.kill()
 
@@ -467,7 +467,7 @@ class RunnerProcess:
         self._parent.note_cut_off()
 
     def policy_may_have_changed(self) -> None:
-        self._parent.policy_news.set()
+        self._parent.policy_changed.set()
 
     def _stop(self, job_ids: Sequence[JobId], why: Stop) -> None:
         if self._channel is not None:

@@ -13,7 +13,7 @@ from headway.metrics.text_format import PLAIN
 
 log = logging.getLogger("headway.worker")
 
-PATIENCE = 5.0  # Seconds for a request to arrive and to be answered.
+TIMEOUT = 5.0  # Seconds for a request to arrive and to be answered.
 REQUEST_MAX = 8_192
 
 
@@ -51,7 +51,7 @@ class ProbeServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
                 status, body, kind = await self._answer(head)
                 writer.write(_response(status, body, kind))

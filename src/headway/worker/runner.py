@@ -27,7 +27,7 @@ from headway.dispatch.job_source import FinishedRun
 from headway.maintenance.loop import every
 from headway.observability import traces
 from headway.policy_store.catalogue import CronDocument, TaskEntry
-from headway.policy_store.current import LOOK_SELDOM
+from headway.policy_store.current import READ_EVERY_IF_NOTIFIED
 from headway.protocol.sessions import AddressSigner
 from headway.stores.base import Progress, Store, Subscription
 from headway.version import __version__
@@ -156,7 +156,9 @@ class Runner:
             upkeep = [
                 asyncio.create_task(self._beat()),
                 asyncio.create_task(
-                    every(LOOK_SELDOM, self._follow_policy, name="policy", outage=outage, news=self._governed)
+                    every(
+                        READ_EVERY_IF_NOTIFIED, self._follow_policy, name="policy", outage=outage, wake=self._governed
+                    )
                 ),
                 asyncio.create_task(every(LEARN_EVERY, self._learn, name="durations", outage=outage)),
             ]
@@ -241,7 +243,7 @@ class Runner:
         if self._followed != self._backend.in_force.version:
             self._reserve()
             if self._claimer is not None:
-                self._claimer.look()
+                self._claimer.wake()
 
     def _reserve(self) -> None:
         policy, worker = self._backend.in_force.policy, self.worker

@@ -27,7 +27,7 @@ from headway.protocol.sessions import (
 from headway.worker.active_job import ActiveJob
 
 DIAL_SECONDS = 2.0  # Seconds to connect. The server itself waits no longer.
-PING_EVERY, PING_PATIENCE = 2.0, 4.0  # Seconds. The worker notices that a server's machine died after their sum.
+PING_EVERY, PING_TIMEOUT = 2.0, 4.0  # Seconds. The worker notices that a server's machine died after their sum.
 CLOSE_SECONDS = 2.0  # Seconds for the closing handshake.
 GONE_SECONDS = 1.0  # Seconds for a task to end by itself once its client is gone for good.
 
@@ -49,18 +49,18 @@ async def run_session(job: ActiveJob, addresses: AddressSigner, call: Callable[[
     loop = asyncio.get_running_loop()
     async with _dialled(job.lease, server) as conversation:
         job.context.converse(conversation)
-        patience = asyncio.timeout(None)
+        deadline = asyncio.timeout(None)
 
         def hurry() -> None:
             with contextlib.suppress(RuntimeError):  # The task has ended.
-                patience.reschedule(loop.time() + GONE_SECONDS)
+                deadline.reschedule(loop.time() + GONE_SECONDS)
 
         try:
-            async with patience:
+            async with deadline:
                 conversation.when_gone(hurry)
                 value = await call(payload)
         except TimeoutError:
-            if not patience.expired():
+            if not deadline.expired():
                 raise
             raise SessionClosed from None
         if conversation.gone:
@@ -81,7 +81,7 @@ async def _dialled(lease: Lease, server: str) -> AsyncIterator[TaskSession]:
             max_size=MESSAGE_MAX,
             open_timeout=DIAL_SECONDS,
             ping_interval=PING_EVERY,
-            ping_timeout=PING_PATIENCE,
+            ping_timeout=PING_TIMEOUT,
             close_timeout=CLOSE_SECONDS,
         )
     except troubles as problem:

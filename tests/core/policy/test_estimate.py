@@ -16,7 +16,14 @@ from headway.core.distributions import Arrivals, Model, ModelData, bucket, merge
 from headway.core.job import ClassKey, State
 from headway.core.policy.document import BUILT_IN, Ladder, Lane, LimitRule, Policy, Reserve, Rung
 from headway.core.policy.enforced import PauseSet
-from headway.core.policy.estimate import Estimate, Forecast, Spot, estimate, materially_differs, spot_of
+from headway.core.policy.estimate import (
+    Estimate,
+    EstimateRequest,
+    Forecast,
+    estimate,
+    estimate_request,
+    materially_differs,
+)
 from headway.core.policy.ladder import RunningJobs
 from tests.core.policy.test_why import EXPORT, NOW_AT, Scene, a_run, a_view, a_worker
 
@@ -151,7 +158,7 @@ def test_a_full_rung_is_waited_for() -> None:
     rungs = (Rung("fast", 3_000), Rung("slow", 30_000, limit=2))
     policy = replace(UNRESERVED, ladder=Ladder(rungs))
     scene = Scene(
-        workers=(a_worker(slots=10),), policy=policy, rung="slow", floor=RunningJobs(10, 8, (0, 2)),
+        workers=(a_worker(slots=10),), policy=policy, rung="slow", running_jobs=RunningJobs(10, 8, (0, 2)),
         classes=(a_view("medium", 1, rung="slow", blocked="ladder"),),
     )  # fmt: skip
     assert 1 < p50(scene) < 30
@@ -211,7 +218,7 @@ def test_what_has_begun_has_no_estimate(state: State) -> None:
 def test_beyond_what_is_counted_a_job_is_placed_by_when_it_came() -> None:
     view = a_view("medium", 100_000, waited_s=20)
     diagnosis = busy(4, classes=(view,), ahead=AHEAD_COUNTED).diagnose_job()
-    assert spot_of(diagnosis).ahead == pytest.approx(75_000, abs=1)  # It came 5 s ago, the oldest 20 s ago.
+    assert estimate_request(diagnosis).ahead == pytest.approx(75_000, abs=1)  # It came 5 s ago, the oldest 20 s ago.
 
 
 # ---------------------------------------------------------------------- what always holds
@@ -274,7 +281,7 @@ def test_the_cost_hangs_on_lanes_and_not_on_jobs() -> None:
     def steps(waiting: int) -> int:
         scene = busy(8, classes=(a_view("medium", waiting), a_view("high", 5)), ahead=waiting - 1)
         forecast = Forecast(scene.diagnose(), BUILT_IN, what)
-        forecast.of(Spot(ClassKey("medium"), EXPORT, None, waiting - 1))
+        forecast.of(EstimateRequest(ClassKey("medium"), EXPORT, None, waiting - 1))
         (run,) = forecast._runs.values()
         return len(run.times)
 
@@ -284,7 +291,7 @@ def test_the_cost_hangs_on_lanes_and_not_on_jobs() -> None:
     forecast = Forecast(scene.diagnose(), BUILT_IN, what)
     began = time.process_time()
     for ahead in range(0, 10_000, 20):
-        forecast.near(Spot(ClassKey("medium"), EXPORT, None, ahead))
+        forecast.near(EstimateRequest(ClassKey("medium"), EXPORT, None, ahead))
     assert (time.process_time() - began) / 500 < 0.001  # Generous: a slow machine, and one run for all.
 
 

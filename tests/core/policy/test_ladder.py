@@ -52,7 +52,7 @@ def a_ladder(limits: str = "5 3 1", *, victim: str = "least_elapsed", lower: str
     return Ladder(tuple(rungs), victim, lower)
 
 
-def a_floor(
+def some_running_jobs(
     ladder: Ladder, running: str = "", elastic: str = "", sessions: str = "", *, slots: int = 5, free: int | None = None
 ) -> RunningJobs:
     """Describe what runs: jobs by rung, elastic ones as ``name:rung``, sessions (``name!`` is stopping).
@@ -332,8 +332,8 @@ ROWS = [
 
 def decide(row: Row) -> LadderDecision:
     ladder = a_ladder(row.limits, lower=row.lower)
-    floor = a_floor(ladder, row.running, row.elastic, row.sessions, slots=row.slots, free=row.free)
-    return cycle(ladder, floor, row.queue.split())
+    running_jobs = some_running_jobs(ladder, row.running, row.elastic, row.sessions, slots=row.slots, free=row.free)
+    return cycle(ladder, running_jobs, row.queue.split())
 
 
 def told(ladder: Ladder, decided: LadderDecision) -> tuple[dict[int, str], dict[str, str], str | None]:
@@ -358,16 +358,16 @@ def test_a_job_that_was_passed_over_starts_as_soon_as_its_rung_has_room_before_i
     # R3.29, R3.92: it stays first in the queue, and is judged anew in every cycle.
     ladder = a_ladder()
     queue = ["slow", "fast", "slow", "fast"]
-    first = cycle(ladder, a_floor(ladder, "slow fast"), queue)
+    first = cycle(ladder, some_running_jobs(ladder, "slow fast"), queue)
     assert told(ladder, first)[0] == {1: "fast", 3: "fast"}
-    ended = cycle(ladder, a_floor(ladder, "fast fast fast"), ["slow", "slow"])
+    ended = cycle(ladder, some_running_jobs(ladder, "fast fast fast"), ["slow", "slow"])
     assert told(ladder, ended)[0] == {0: "slow"}
 
 
 def test_an_elastic_job_that_took_the_last_long_place_yields_it_once_the_cycle_is_run_again() -> None:
     # R3.10, R3.18
     ladder = a_ladder()
-    starts, lowered = settle(ladder, a_floor(ladder), ["default", "slow"])
+    starts, lowered = settle(ladder, some_running_jobs(ladder), ["default", "slow"])
     assert starts == {0: "slow", 1: "slow"}
     assert lowered == {"started-0": "medium"}
 
@@ -409,10 +409,10 @@ def test_a_limit_is_a_number_or_a_part_of_all_slots(limit: str, slots: int, most
 )
 def test_limits_follow_the_slots(limits: str, slots: int, slow: int, medium: int, fast: int) -> None:
     ladder = a_ladder(limits)
-    floor = a_floor(ladder, slots=slots)
+    running_jobs = some_running_jobs(ladder, slots=slots)
     for name, most in (("slow", slow), ("medium", medium), ("fast", fast)):
-        assert room(ladder, floor.counts, slots, place_of(ladder, name)) == most
-        started = cycle(ladder, floor, [name] * 20).starts
+        assert room(ladder, running_jobs.counts, slots, place_of(ladder, name)) == most
+        started = cycle(ladder, running_jobs, [name] * 20).starts
         assert [place for place, _ in started] == list(range(most))
 
 
@@ -432,7 +432,7 @@ def test_limits_follow_the_slots(limits: str, slots: int, slow: int, medium: int
 def test_what_fits(running: str, full: list[int | None], left: list[int], elastic: str | None) -> None:
     # R3.13 to R3.16: limits 5, 3 and 1.
     ladder = a_ladder()
-    counts = a_floor(ladder, running).counts
+    counts = some_running_jobs(ladder, running).counts
     assert [full_limit(ladder, counts, 5, rung) for rung in range(3)] == full
     assert [room(ladder, counts, 5, rung) for rung in range(3)] == left
     best = longest(ladder, counts, 5)
@@ -477,11 +477,14 @@ def test_a_job_may_run_as_long_as_the_rung_it_was_assigned() -> None:
 )
 def test_the_policy_says_who_is_lowered_or_halted(victim: str, chance: float, chosen: str) -> None:
     ladder = a_ladder("5 5 3", victim=victim)
-    floor = a_floor(ladder, "", "a:slow b:slow c:slow")
-    assert cycle(ladder, floor, ["slow"], chance=chance).amendments == (Preemption(JobId(chosen), "medium"),)
-    assert admit(ladder, floor._replace(free=0), chance=chance) == (False, (Preemption(JobId(chosen), "medium"),))
-    floor = a_floor(ladder, "fast fast", sessions="a b c")
-    assert cycle(ladder, floor, ["fast"], chance=chance).amendments == (Preemption(JobId(chosen), None),)
+    running_jobs = some_running_jobs(ladder, "", "a:slow b:slow c:slow")
+    assert cycle(ladder, running_jobs, ["slow"], chance=chance).amendments == (Preemption(JobId(chosen), "medium"),)
+    assert admit(ladder, running_jobs._replace(free=0), chance=chance) == (
+        False,
+        (Preemption(JobId(chosen), "medium"),),
+    )
+    running_jobs = some_running_jobs(ladder, "fast fast", sessions="a b c")
+    assert cycle(ladder, running_jobs, ["fast"], chance=chance).amendments == (Preemption(JobId(chosen), None),)
 
 
 def test_of_those_who_began_together_the_first_by_id_is_chosen() -> None:
@@ -500,9 +503,9 @@ def test_of_those_who_began_together_the_first_by_id_is_chosen() -> None:
 def test_chance_picks_among_those_on_the_longest_rung_only() -> None:
     # R3.21
     ladder = a_ladder("9 3 2", victim="random")
-    floor = a_floor(ladder, "medium", "a:slow b:medium", slots=9)
+    running_jobs = some_running_jobs(ladder, "medium", "a:slow b:medium", slots=9)
     for chance in (0.0, 0.5, 0.99):
-        assert cycle(ladder, floor, ["medium"], chance=chance).amendments == (Preemption(JobId("a"), "fast"),)
+        assert cycle(ladder, running_jobs, ["medium"], chance=chance).amendments == (Preemption(JobId("a"), "fast"),)
 
 
 @pytest.mark.parametrize(
@@ -526,7 +529,7 @@ def test_a_session_is_admitted_or_denied_at_once(
 ) -> None:
     ladder = a_ladder(limits, lower=lower)
     amendments = tuple(Preemption(JobId(job_id), rung) for job_id, rung in lowered.items())
-    assert admit(ladder, a_floor(ladder, running, elastic, slots=slots)) == (admitted, amendments)
+    assert admit(ladder, some_running_jobs(ladder, running, elastic, slots=slots)) == (admitted, amendments)
 
 
 def test_without_a_ladder_a_session_needs_only_a_slot() -> None:
@@ -538,7 +541,7 @@ def test_without_a_ladder_a_session_needs_only_a_slot() -> None:
 def test_no_session_is_halted_for_another() -> None:
     # R3.12, R3.30
     ladder = a_ladder()
-    assert admit(ladder, a_floor(ladder, "fast fast fast", sessions="s t")) == (False, ())
+    assert admit(ladder, some_running_jobs(ladder, "fast fast fast", sessions="s t")) == (False, ())
 
 
 # ---------------------------------------------------------------------- whatever happens
@@ -561,7 +564,7 @@ def ladders(draw: st.DrawFn) -> Ladder:
 
 
 @st.composite
-def floors(draw: st.DrawFn, ladder: Ladder, *, within: bool = False) -> RunningJobs:
+def running_job_counts(draw: st.DrawFn, ladder: Ladder, *, within: bool = False) -> RunningJobs:
     """What may run at once: anything, or only what the limits allow."""
     slots = draw(st.integers(1, 8))
     counts = [0] * len(ladder.rungs)
@@ -588,14 +591,14 @@ def floors(draw: st.DrawFn, ladder: Ladder, *, within: bool = False) -> RunningJ
 def scenes(draw: st.DrawFn, *, within: bool = False) -> tuple[Ladder, RunningJobs, list[str], float]:
     ladder = draw(ladders())
     queue = draw(st.lists(st.sampled_from([*(rung.name for rung in ladder.rungs), ELASTIC]), max_size=8))
-    return ladder, draw(floors(ladder, within=within)), queue, draw(st.floats(0, 1, exclude_max=True))
+    return ladder, draw(running_job_counts(ladder, within=within)), queue, draw(st.floats(0, 1, exclude_max=True))
 
 
-def carry_out(ladder: Ladder, floor: RunningJobs, queue: Sequence[str], decided: LadderDecision) -> RunningJobs:
+def carry_out(ladder: Ladder, running_jobs: RunningJobs, queue: Sequence[str], decided: LadderDecision) -> RunningJobs:
     """Do what a cycle decided: lower, start, and let a halted session stop in its own time."""
-    counts = list(floor.counts)
-    elastic = {job.job_id: job for job in floor.elastic}
-    sessions = {session.job_id: session for session in floor.sessions}
+    counts = list(running_jobs.counts)
+    elastic = {job.job_id: job for job in running_jobs.elastic}
+    sessions = {session.job_id: session for session in running_jobs.sessions}
     for change in decided.amendments:
         if change.rung is None:
             sessions[change.job_id] = sessions[change.job_id]._replace(stopping=True)
@@ -608,24 +611,24 @@ def carry_out(ladder: Ladder, floor: RunningJobs, queue: Sequence[str], decided:
         counts[rung] += 1
         if queue[place] == ELASTIC:
             elastic[JobId(f"started-{place}")] = ElasticJob(JobId(f"started-{place}"), rung, 9_000 + place)
-    free = floor.free - len(decided.starts)
-    return RunningJobs(floor.slots, free, tuple(counts), tuple(elastic.values()), tuple(sessions.values()))
+    free = running_jobs.free - len(decided.starts)
+    return RunningJobs(running_jobs.slots, free, tuple(counts), tuple(elastic.values()), tuple(sessions.values()))
 
 
-def settle(ladder: Ladder, floor: RunningJobs, queue: Sequence[str]) -> tuple[dict[int, str], dict[str, str]]:
+def settle(ladder: Ladder, running_jobs: RunningJobs, queue: Sequence[str]) -> tuple[dict[int, str], dict[str, str]]:
     """Run the cycle until it changes nothing. Gives who started where, and who was lowered where."""
     starts: dict[int, str] = {}
     lowered: dict[str, str] = {}
     places = list(range(len(queue)))
     for _ in range(100):
         waiting = [queue[place] for place in places]
-        decided = cycle(ladder, floor, waiting)
+        decided = cycle(ladder, running_jobs, waiting)
         if not decided.starts and not decided.amendments:
             return starts, lowered
         begun, fewer, _ = told(ladder, decided)
         starts |= {places[at]: rung for at, rung in begun.items()}
         lowered |= fewer
-        floor = carry_out(ladder, floor, waiting, decided)
+        running_jobs = carry_out(ladder, running_jobs, waiting, decided)
         places = [place for at, place in enumerate(places) if at not in begun]
     raise AssertionError("the cycle never comes to rest")
 
@@ -637,23 +640,23 @@ def nested(counts: Sequence[int]) -> list[int]:
 @given(scenes())
 def test_no_start_takes_a_limit_past_its_number(scene: tuple[Ladder, RunningJobs, list[str], float]) -> None:
     # R3.13 to R3.16, R3.26
-    ladder, floor, queue, chance = scene
-    decided = cycle(ladder, floor, queue, chance=chance)
-    after = carry_out(ladder, floor, queue, decided)
-    assert len(decided.starts) <= floor.free
-    for rung, before, then in zip(ladder.rungs, nested(floor.counts), nested(after.counts), strict=True):
-        most = rung.most(floor.slots)
+    ladder, running_jobs, queue, chance = scene
+    decided = cycle(ladder, running_jobs, queue, chance=chance)
+    after = carry_out(ladder, running_jobs, queue, decided)
+    assert len(decided.starts) <= running_jobs.free
+    for rung, before, then in zip(ladder.rungs, nested(running_jobs.counts), nested(after.counts), strict=True):
+        most = rung.most(running_jobs.slots)
         assert most is None or then <= max(most, before)
 
 
 @given(scenes())
 def test_what_still_waits_could_not_have_started(scene: tuple[Ladder, RunningJobs, list[str], float]) -> None:
     # R3.20, R3.22, R3.28: work conservation, and room is taken from everybody it can be taken from.
-    ladder, floor, queue, chance = scene
-    decided = cycle(ladder, floor, queue, chance=chance)
-    after = carry_out(ladder, floor, queue, decided)
+    ladder, running_jobs, queue, chance = scene
+    decided = cycle(ladder, running_jobs, queue, chance=chance)
+    after = carry_out(ladder, running_jobs, queue, decided)
     began = {place for place, _ in decided.starts}
-    running = {job.job_id for job in floor.elastic}
+    running = {job.job_id for job in running_jobs.elastic}
     no_slot = after.free <= 0 or full_limit(ladder, after.counts, after.slots, 0) is not None
     for place, name in enumerate(queue):
         if place in began or no_slot:
@@ -666,8 +669,8 @@ def test_what_still_waits_could_not_have_started(scene: tuple[Ladder, RunningJob
 @given(scenes())
 def test_jobs_of_one_rung_start_in_the_order_they_came(scene: tuple[Ladder, RunningJobs, list[str], float]) -> None:
     # R3.92
-    ladder, floor, queue, chance = scene
-    places = [place for place, _ in cycle(ladder, floor, queue, chance=chance).starts]
+    ladder, running_jobs, queue, chance = scene
+    places = [place for place, _ in cycle(ladder, running_jobs, queue, chance=chance).starts]
     assert places == sorted(set(places))
     for name in set(queue):
         waited = [place for place, other in enumerate(queue) if other == name]
@@ -680,33 +683,33 @@ def test_a_job_starts_on_its_own_rung_and_an_elastic_one_on_the_longest_that_fit
     scene: tuple[Ladder, RunningJobs, list[str], float],
 ) -> None:
     # R3.16, R3.27
-    ladder, floor, queue, chance = scene
-    for place, rung in cycle(ladder, floor, queue, chance=chance).starts:
+    ladder, running_jobs, queue, chance = scene
+    for place, rung in cycle(ladder, running_jobs, queue, chance=chance).starts:
         assert queue[place] == ELASTIC or rung == place_of(ladder, queue[place])
-    first = cycle(ladder, floor, [ELASTIC], chance=chance)
+    first = cycle(ladder, running_jobs, [ELASTIC], chance=chance)
     if first.starts:
         assert not first.amendments
-        assert first.starts == ((0, longest(ladder, floor.counts, floor.slots)),)
+        assert first.starts == ((0, longest(ladder, running_jobs.counts, running_jobs.slots)),)
 
 
 @given(scenes())
 def test_jobs_are_only_ever_lowered_and_one_session_halted(scene: tuple[Ladder, RunningJobs, list[str], float]) -> None:
     # R3.25, R3.34, R3.88
-    ladder, floor, queue, chance = scene
-    decided = cycle(ladder, floor, queue, chance=chance)
-    began_at = {job.job_id: job.rung for job in floor.elastic}
+    ladder, running_jobs, queue, chance = scene
+    decided = cycle(ladder, running_jobs, queue, chance=chance)
+    began_at = {job.job_id: job.rung for job in running_jobs.elastic}
     changed = [change.job_id for change in decided.amendments]
     assert len(changed) == len(set(changed))
     for change in decided.amendments:
         if change.rung is not None:
             assert place_of(ladder, change.rung) < began_at[change.job_id]
     halted = [change.job_id for change in decided.amendments if change.rung is None]
-    stopping = [session.job_id for session in floor.sessions if session.stopping]
+    stopping = [session.job_id for session in running_jobs.sessions if session.stopping]
     assert len(halted) <= (0 if stopping else 1)
-    assert set(halted) <= {session.job_id for session in floor.sessions}
+    assert set(halted) <= {session.job_id for session in running_jobs.sessions}
     if decided.stopping:
         assert halted or stopping
-    after = carry_out(ladder, floor, queue, decided)
+    after = carry_out(ladder, running_jobs, queue, decided)
     if halted:
         assert decided.stopping
         assert after.free <= 0 or full_limit(ladder, after.counts, after.slots, 0) is not None
@@ -719,16 +722,16 @@ def test_nobody_is_lowered_or_halted_while_all_that_waits_fits(
     scene: tuple[Ladder, RunningJobs, list[str], float],
 ) -> None:
     # R3.9, R3.12
-    ladder, floor, queue, chance = scene
-    counts = list(floor.counts)
-    fits = len(queue) <= floor.free
+    ladder, running_jobs, queue, chance = scene
+    counts = list(running_jobs.counts)
+    fits = len(queue) <= running_jobs.free
     for name in queue:
         rung = place_of(ladder, name)
-        fits = fits and full_limit(ladder, counts, floor.slots, rung) is None
-        best = longest(ladder, counts, floor.slots) if name == ELASTIC else rung
+        fits = fits and full_limit(ladder, counts, running_jobs.slots, rung) is None
+        best = longest(ladder, counts, running_jobs.slots) if name == ELASTIC else rung
         counts[best or 0] += 1
     if fits:
-        decided = cycle(ladder, floor, queue, chance=chance)
+        decided = cycle(ladder, running_jobs, queue, chance=chance)
         assert not decided.amendments
         assert len(decided.starts) == len(queue)
 
@@ -738,10 +741,10 @@ def test_a_cycle_that_is_run_again_with_nothing_new_changes_nothing(
     scene: tuple[Ladder, RunningJobs, list[str], float],
 ) -> None:
     # R3.28, R3.33: workers run it often, and it must not lower one more job each time.
-    ladder, floor, queue, chance = scene
-    decided = cycle(ladder, floor, queue, chance=chance)
+    ladder, running_jobs, queue, chance = scene
+    decided = cycle(ladder, running_jobs, queue, chance=chance)
     if not decided.starts:
-        again = cycle(ladder, carry_out(ladder, floor, queue, decided), queue, chance=chance)
+        again = cycle(ladder, carry_out(ladder, running_jobs, queue, decided), queue, chance=chance)
         assert (again.starts, again.amendments) == ((), ())
 
 
@@ -750,9 +753,9 @@ def test_the_cycle_comes_to_rest_and_lowers_at_most_as_many_as_wait(
     scene: tuple[Ladder, RunningJobs, list[str], float],
 ) -> None:
     # R3.28, R3.33
-    ladder, floor, queue, _ = scene
+    ladder, running_jobs, queue, _ = scene
     ladder = replace(ladder, lower="needed")
-    _, lowered = settle(ladder, floor, queue)
+    _, lowered = settle(ladder, running_jobs, queue)
     # Step 1 or 2 may lower one for each job that it lets start, and step 3 one for each that waits.
     assert len(lowered) <= 2 * len(queue)
 
@@ -761,20 +764,20 @@ def test_the_cycle_comes_to_rest_and_lowers_at_most_as_many_as_wait(
 def test_the_same_floor_gives_the_same_decision_in_whatever_order_it_is_told(
     scene: tuple[Ladder, RunningJobs, list[str], float], shuffled: Random
 ) -> None:
-    ladder, floor, queue, chance = scene
-    elastic, sessions = list(floor.elastic), list(floor.sessions)
+    ladder, running_jobs, queue, chance = scene
+    elastic, sessions = list(running_jobs.elastic), list(running_jobs.sessions)
     shuffled.shuffle(elastic)
     shuffled.shuffle(sessions)
-    mixed = floor._replace(elastic=tuple(elastic), sessions=tuple(sessions))
-    assert cycle(ladder, floor, queue, chance=chance) == cycle(ladder, mixed, queue, chance=chance)
-    assert admit(ladder, floor, chance=chance) == admit(ladder, mixed, chance=chance)
+    mixed = running_jobs._replace(elastic=tuple(elastic), sessions=tuple(sessions))
+    assert cycle(ladder, running_jobs, queue, chance=chance) == cycle(ladder, mixed, queue, chance=chance)
+    assert admit(ladder, running_jobs, chance=chance) == admit(ladder, mixed, chance=chance)
 
 
 @given(scenes())
 def test_a_job_counts_on_its_rung_and_on_every_shorter_one(scene: tuple[Ladder, RunningJobs, list[str], float]) -> None:
     # R3.14, R3.15: limits are nested. The simplest count there is says the same.
-    ladder, floor, _, _ = scene
-    counts, slots = floor.counts, floor.slots
+    ladder, running_jobs, _, _ = scene
+    counts, slots = running_jobs.counts, running_jobs.slots
     for rung in range(len(counts)):
         reached = []
         for index in range(rung + 1):
@@ -799,17 +802,17 @@ def test_a_job_counts_on_its_rung_and_on_every_shorter_one(scene: tuple[Ladder, 
 # ---------------------------------------------------------------------- word for word
 
 
-def written_cycle(limits: tuple[int, int, int], floor: RunningJobs, queue: Sequence[str]) -> LadderDecision:
+def written_cycle(limits: tuple[int, int, int], running_jobs: RunningJobs, queue: Sequence[str]) -> LadderDecision:
     """The cycle for fast, medium and slow, as it was first written down: a step for each sentence.
 
     Two rules of ours are in it: a halted session's slot is not free at once, and a job that has only
     just started is not lowered in the same cycle.
     """
     fast_limit, medium_limit, slow_limit = limits
-    duration = {job.job_id: job.rung for job in floor.elastic}
-    age = {job.job_id: (-job.started_at, job.job_id) for job in floor.elastic}
-    fast, medium, slow = floor.counts
-    free = floor.free
+    duration = {job.job_id: job.rung for job in running_jobs.elastic}
+    age = {job.job_id: (-job.started_at, job.job_id) for job in running_jobs.elastic}
+    fast, medium, slow = running_jobs.counts
+    free = running_jobs.free
     changed: dict[JobId, str | None] = {}
     starts: list[tuple[int, int]] = []
     waiting = list(enumerate(queue))
@@ -842,9 +845,9 @@ def written_cycle(limits: tuple[int, int, int], floor: RunningJobs, queue: Seque
         if free <= 0 or fast + medium + slow >= fast_limit:
             while downgrade(2, 0) or downgrade(1, 0):
                 pass
-            stopping = any(session.stopping for session in floor.sessions)
-            if floor.sessions and not stopping:
-                halted = min(floor.sessions, key=lambda session: (-session.started_at, session.job_id))
+            stopping = any(session.stopping for session in running_jobs.sessions)
+            if running_jobs.sessions and not stopping:
+                halted = min(running_jobs.sessions, key=lambda session: (-session.started_at, session.job_id))
                 changed[halted.job_id] = None
                 stopping = True
             return LadderDecision(tuple(starts), tuple(Preemption(*change) for change in changed.items()), stopping)
@@ -863,6 +866,6 @@ def test_with_three_rungs_the_cycle_is_the_one_that_was_written_down(data: st.Da
     # R3.18 to R3.28
     slow, medium, fast = sorted(data.draw(st.tuples(*[st.integers(1, 6)] * 3)))
     ladder = a_ladder(f"{fast} {medium} {slow}", lower="all")
-    floor = data.draw(floors(ladder, within=True))
+    running_jobs = data.draw(running_job_counts(ladder, within=True))
     queue = data.draw(st.lists(st.sampled_from(["fast", "medium", "slow", ELASTIC]), max_size=8))
-    assert cycle(ladder, floor, queue) == written_cycle((fast, medium, slow), floor, queue)
+    assert cycle(ladder, running_jobs, queue) == written_cycle((fast, medium, slow), running_jobs, queue)

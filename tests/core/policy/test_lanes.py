@@ -947,7 +947,7 @@ ELASTIC_AT_SLOW = ElasticJob(JobId("e"), 2, 5)
 
 
 @pytest.mark.parametrize(
-    "waiting, floor, amended",
+    "waiting, running_jobs, amended",
     [
         pytest.param(
             "slow", RunningJobs(5, 2, (0, 0, 1), (ELASTIC_AT_SLOW,)), [("e", "medium")], id="R3.18 slow is full"
@@ -962,10 +962,10 @@ ELASTIC_AT_SLOW = ElasticJob(JobId("e"), 2, 5)
     ],
 )
 def test_the_running_jobs_are_named_that_make_room(
-    waiting: str | None, floor: RunningJobs, amended: list[tuple[str, str]]
+    waiting: str | None, running_jobs: RunningJobs, amended: list[tuple[str, str]]
 ) -> None:
     view = ClassView(ClassKey("medium", rung=waiting), 1, NOW_AT, blocked="ladder" if waiting == "slow" else None)
-    snapshot = Snapshot(NOW_AT, (view,), floor=floor)
+    snapshot = Snapshot(NOW_AT, (view,), running_jobs=running_jobs)
     policy = replace(PLAIN, ladder=LADDER)
     chosen = make_room(snapshot, offers=frozenset(), policy=policy)
     assert [(amendment.job_id, amendment.rung) for amendment in chosen] == amended
@@ -973,6 +973,6 @@ def test_the_running_jobs_are_named_that_make_room(
 
 def test_a_paused_lane_takes_room_from_nobody() -> None:
     view = ClassView(ClassKey("medium", rung="slow"), 1, NOW_AT, blocked="paused")
-    snapshot = Snapshot(NOW_AT, (view,), floor=RunningJobs(5, 2, (0, 0, 1), (ELASTIC_AT_SLOW,)))
+    snapshot = Snapshot(NOW_AT, (view,), running_jobs=RunningJobs(5, 2, (0, 0, 1), (ELASTIC_AT_SLOW,)))
     policy = replace(PLAIN, ladder=LADDER)
     assert make_room(snapshot, offers=frozenset(), policy=policy) == ()

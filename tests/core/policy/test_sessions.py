@@ -31,13 +31,13 @@ def a_survey(
     *workers: WorkerInfo,
     running: str = "",
     waiting: dict[ClassKey, int] | None = None,
-    floor: RunningJobs | None = None,
+    running_jobs: RunningJobs | None = None,
 ) -> QueueDiagnostics:
     """``running``: where jobs run, and in which lane if not in medium, as in "w1 w1 w2:high"."""
     placed = [one.partition(":") for one in running.split()]
     executing = tuple(RunningJob("t", lane or "medium", worker_id, 0, ()) for worker_id, _, lane in placed)
     views = tuple(ClassView(key, count, 0) for key, count in (waiting or {}).items())
-    return QueueDiagnostics(Snapshot(0, views, floor=floor), workers, executing, EnforcedRules())
+    return QueueDiagnostics(Snapshot(0, views, running_jobs=running_jobs), workers, executing, EnforcedRules())
 
 
 def admitted(
@@ -77,22 +77,22 @@ def test_what_it_needs_counts() -> None:
 
 def test_a_denial_lowers_one_elastic_job_by_a_rung() -> None:  # R3.31
     elastic = (ElasticJob(JobId("a"), 1, 5), ElasticJob(JobId("b"), 1, 9))
-    queue = a_survey(a_worker(), running="w1 w1", floor=RunningJobs(2, 0, (0, 2), elastic))
+    queue = a_survey(a_worker(), running="w1 w1", running_jobs=RunningJobs(2, 0, (0, 2), elastic))
     verdict = admit_session(queue, Policy(ladder=LADDER), task="shell", lane="medium", needs=())
     assert (verdict.admitted, verdict.amendments) == (False, (Preemption(JobId("b"), "fast"),))
     assert verdict.reason
 
 
 def test_it_lowers_nobody_if_no_worker_knows_the_task() -> None:
-    floor = RunningJobs(2, 0, (0, 1), (ElasticJob(JobId("a"), 1, 5),))
-    queue = a_survey(a_worker(offers="task:other"), running="w1", floor=floor)
+    running_jobs = RunningJobs(2, 0, (0, 1), (ElasticJob(JobId("a"), 1, 5),))
+    queue = a_survey(a_worker(offers="task:other"), running="w1", running_jobs=running_jobs)
     verdict = admit_session(queue, Policy(ladder=LADDER), task="shell", lane="medium", needs=())
     assert (verdict.admitted, verdict.amendments) == (False, ())
 
 
 def test_the_shortest_limit_denies_it() -> None:  # R3.15
     policy = Policy(ladder=Ladder((Rung("fast", 3_000, limit=1),)))
-    assert not admitted(a_survey(a_worker(), running="w1", floor=RunningJobs(2, 1, (1,))), policy=policy)
+    assert not admitted(a_survey(a_worker(), running="w1", running_jobs=RunningJobs(2, 1, (1,))), policy=policy)
 
 
 # ---------------------------------------------------------------------- who gives way

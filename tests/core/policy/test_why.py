@@ -39,7 +39,7 @@ class Scene:
     classes: tuple[ClassView, ...] = ()
     executing: tuple[RunningJob, ...] = ()
     limits: tuple[LimitView, ...] = ()
-    floor: RunningJobs | None = None
+    running_jobs: RunningJobs | None = None
     costs_us: Mapping[str, int] = field(default_factory=dict)
     fair: bool = False
     ahead: int = 0
@@ -47,8 +47,10 @@ class Scene:
     policy: Policy = BUILT_IN
 
     def diagnose(self) -> QueueDiagnostics:
-        rules = EnforcedRules(rungs=RUNGS if self.floor else (), paused=self.paused, costs_us=self.costs_us)
-        return QueueDiagnostics(Snapshot(NOW_AT, self.classes, None, self.floor), self.workers, self.executing, rules)
+        rules = EnforcedRules(rungs=RUNGS if self.running_jobs else (), paused=self.paused, costs_us=self.costs_us)
+        return QueueDiagnostics(
+            Snapshot(NOW_AT, self.classes, None, self.running_jobs), self.workers, self.executing, rules
+        )
 
     def diagnose_job(self) -> JobDiagnostics:
         return JobDiagnostics(self.job(), self.diagnose(), self.fair, self.ahead, self.ahead_own, self.limits)
@@ -268,7 +270,7 @@ ALONE = {
         replace(
             FREE,
             rung="slow",
-            floor=RunningJobs(10, 7, (1, 1, 1)),
+            running_jobs=RunningJobs(10, 7, (1, 1, 1)),
             classes=(a_view("medium", rung="slow", blocked="ladder"),),
         ),
         Reason(
@@ -419,20 +421,25 @@ def test_a_job_that_runs_or_has_ended_waits_for_nothing(state: State) -> None:
         pytest.param(replace(FREE, limits=(a_rate(in_s=0),)), id="a rate that lets it start"),
         pytest.param(replace(FREE, limits=(a_cap(f"{PAUSE}task:x", used=0, most=0, by=None),)), id="no limit at all"),
         pytest.param(
-            replace(FREE, rung="fast", floor=RunningJobs(10, 5, (3, 1, 1)), classes=(a_view("medium", rung="fast"),)),
+            replace(
+                FREE,
+                rung="fast",
+                running_jobs=RunningJobs(10, 5, (3, 1, 1)),
+                classes=(a_view("medium", rung="fast"),),
+            ),
             id="room on the ladder",
         ),
         pytest.param(
             replace(
                 FREE,
                 rung="fast",
-                floor=RunningJobs(10, 5, (3, 1, 1)),
+                running_jobs=RunningJobs(10, 5, (3, 1, 1)),
                 classes=(a_view("medium", rung="fast"), a_view("medium", rung="slow", blocked="ladder")),
             ),
             id="another rung is blocked",
         ),
         pytest.param(
-            replace(FREE, floor=RunningJobs(10, 5, (3, 1, 1)), classes=(a_view("medium", blocked="ladder"),)),
+            replace(FREE, running_jobs=RunningJobs(10, 5, (3, 1, 1)), classes=(a_view("medium", blocked="ladder"),)),
             id="not on the ladder",
         ),
         pytest.param(
@@ -477,7 +484,7 @@ def test_an_elastic_job_waits_for_the_shortest_rung() -> None:
     scene = replace(
         FREE,
         rung=ELASTIC,
-        floor=RunningJobs(3, 0, (3, 0, 0)),
+        running_jobs=RunningJobs(3, 0, (3, 0, 0)),
         classes=(a_view("medium", rung=ELASTIC, blocked="ladder"),),
     )
     [reason] = reasons(scene)
@@ -517,7 +524,7 @@ def test_all_that_hold_are_told_and_the_binding_one_comes_first() -> None:
             a_view("low", waited_s=700),
         ),
         limits=(a_cap(), a_rate(), a_cap("all", by=None), a_rate("other")),
-        floor=RunningJobs(2, 0, (0, 0, 1)),
+        running_jobs=RunningJobs(2, 0, (0, 0, 1)),
         fair=True,
         ahead=9,
         ahead_own=4,
@@ -565,7 +572,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "limits": {"limits": (a_rate(), a_cap())},
     "ladder": {
         "rung": "slow",
-        "floor": RunningJobs(2, 0, (0, 0, 1)),
+        "running_jobs": RunningJobs(2, 0, (0, 0, 1)),
         "classes": (a_view("medium", rung="slow", blocked="ladder"), a_view("high")),
     },
     "full": {"workers": FULL.workers, "executing": FULL.executing},

@@ -94,7 +94,7 @@ def test_commands_for_a_server_that_never_comes_are_dropped_in_the_end(
     make_client: MakeClient, refused: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headway.integrations.celery.ledger_client.UNANSWERED_MAX", 10)
-    monkeypatch.setattr("headway.integrations.celery.ledger_client.PATIENCE", 0.1)
+    monkeypatch.setattr("headway.integrations.celery.ledger_client.RETRY_SECONDS", 0.1)
     client = make_client("redis://127.0.0.1:1")
     for number in range(15):
         client.send("add", "s", number)
@@ -140,7 +140,7 @@ def test_sentinels_lead_to_the_next_master(
     make_client: MakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # R4.44
-    monkeypatch.setattr("headway.integrations.celery.ledger_client.PATIENCE", 30.0)
+    monkeypatch.setattr("headway.integrations.celery.ledger_client.RETRY_SECONDS", 30.0)
     sentinels = Sentinels(tmp_path)
     try:
         sentinels.start()

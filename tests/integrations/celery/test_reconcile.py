@@ -90,7 +90,7 @@ def test_one_look_is_not_believed(balancer: Balancer) -> None:
     looks = iter([BrokerScan({"a/0": "queue_0"}, {"b/0": ("queue_1", "t")}), BrokerScan({}, {})])
 
     class Changing:
-        def look(self, loads: object) -> BrokerScan:
+        def scan(self, loads: object) -> BrokerScan:
             return next(looks)
 
     assert Reconciler(balancer.ledger, balancer.rules, Changing()).run() == CLEAN

@@ -343,7 +343,7 @@ def test_a_lost_ledger_is_told_and_does_not_stop_the_work(
     make: MakeApp, server: Valkey, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # R4.32, R4.45
-    monkeypatch.setattr("headway.integrations.celery.ledger_client.PATIENCE", 0.1)
+    monkeypatch.setattr("headway.integrations.celery.ledger_client.RETRY_SECONDS", 0.1)
     app = make(store="redis://127.0.0.1:1")
     app.tasks["project.add"].delay(1, 1)
     assert "celery.uncounted" in caplog.text
@@ -353,7 +353,7 @@ def test_a_lost_ledger_is_told_and_does_not_stop_the_work(
 
 def test_strict_refuses_what_it_cannot_count(make: MakeApp, server: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
     # R4.45
-    monkeypatch.setattr("headway.integrations.celery.ledger_client.PATIENCE", 0.1)
+    monkeypatch.setattr("headway.integrations.celery.ledger_client.RETRY_SECONDS", 0.1)
     app = make(store="redis://127.0.0.1:1", strict=True)
     with pytest.raises(StoreError):
         app.tasks["project.add"].delay(1, 1)

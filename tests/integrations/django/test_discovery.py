@@ -37,7 +37,7 @@ def test_a_worker_imports_the_module_of_a_task_that_nothing_else_imports(worker:
 
 
 def offered() -> set[str]:
-    stats = queue().look()
+    stats = queue().read_stats()
     return {offer for worker in stats.workers for offer in worker.offers}
 
 

@@ -252,7 +252,7 @@ def test_under_djangos_tests_no_connection_stays_open_beside_its_own(database: s
             cursor.execute(f"SELECT count(*) FROM pg_stat_activity WHERE {ours}")
             return int(cursor.fetchone()[0])
 
-    queue().look()
+    queue().read_stats()
     assert connected() > 0
     setup_test_environment()  # What is submitted now is in a database that will be dropped.
     try:

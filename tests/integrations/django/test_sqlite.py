@@ -111,7 +111,7 @@ def test_verbs_are_part_of_the_transaction_that_they_are_called_in() -> None:
     job_id = str(tasks.add(1))
     with transaction.atomic():
         mine = str(tasks.add(2))
-        assert queue().look().lanes["medium"].waiting == 2
+        assert queue().read_stats().lanes["medium"].waiting == 2
         assert queue().why(mine) != []
         queue().cancel_jobs([job_id])
         assert IOJob.objects.get(pk=job_id).state == "cancelled"
@@ -177,7 +177,7 @@ def test_a_database_in_memory_serves_tests_and_no_worker(entry: dict[str, Any]) 
         job_id = str(tasks.add(1))
         queue().cancel_jobs([job_id])
         assert IOJob.objects.get(pk=job_id).status == "error"
-        assert queue().look().kept == {"cancelled": 1}
+        assert queue().read_stats().kept == {"cancelled": 1}
         transaction.set_rollback(True)
     assert not IOJob.objects.exists()
     assert found() == ["ioqueue.W003"]

@@ -146,7 +146,7 @@ def test_every_verb_sees_the_transaction_of_the_test() -> None:
     with _RolledBack():
         first, second = tasks.add.enqueue(1), tasks.add.enqueue(2)
         assert first.status() == "queued"
-        assert queue().look().lanes["medium"].waiting == 2
+        assert queue().read_stats().lanes["medium"].waiting == 2
         assert [reason.code for reason in second.why()] != []
         second.cancel()
         run_jobs()

@@ -463,7 +463,7 @@ async def test_a_cancel_reaches_a_worker_that_polls_now_and_then(
     store: Store, sit: Sit, other_desk: WorkerGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It polls every second; then what was seen at the last poll is looked at again.
-    monkeypatch.setattr("headway.server.gateway.long_poll.LOOK_EVERY", 0.0)
+    monkeypatch.setattr("headway.server.gateway.long_poll.READ_LEASES_EVERY", 0.0)
     job_id = await submit_one(store)
     worker = await sit()
     await worker.claim()
@@ -783,7 +783,7 @@ async def test_a_job_that_runs_past_its_own_timeout_is_ended_by_the_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # R5.17, R5.71, R5.72, R5.73, R5.76, R5.77
-    monkeypatch.setattr("headway.server.gateway.long_poll.LOOK_EVERY", 0.0)
+    monkeypatch.setattr("headway.server.gateway.long_poll.READ_LEASES_EVERY", 0.0)
     short = await submit_one(store, a_job(timeout_ms=10_000, retry=AT_ONCE))
     long = await submit_one(store, a_job(timeout_ms=60_000))
     worker = await sit()
@@ -822,7 +822,7 @@ async def test_a_job_that_runs_past_its_own_timeout_is_ended_by_the_server(
 async def test_a_poll_that_waits_hears_that_a_job_was_ended(
     store: Store, gateway: WorkerGateway, sit: Sit, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.server.gateway.long_poll.LOOK_EVERY", 0.05)
+    monkeypatch.setattr("headway.server.gateway.long_poll.READ_LEASES_EVERY", 0.05)
     job_id = await submit_one(store, a_job(timeout_ms=1_000))
     worker = await sit()
     await worker.claim()

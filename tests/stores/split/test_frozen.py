@@ -18,7 +18,7 @@ async def test_durable_jobs_start_soon_while_the_transient_server_is_away(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One exchange waits for the server, all that follow do not.
-    monkeypatch.setattr(optional, "PATIENCE", 2.0)
+    monkeypatch.setattr(optional, "TIMEOUT", 2.0)
     server = Valkey(tmp_path / "server", 'save ""')
     server.start()
     store = open_store(f"sqlite:///{tmp_path}/headway.db", transient=server.url)

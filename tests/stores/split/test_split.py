@@ -320,7 +320,7 @@ async def test_transient_jobs_are_refused_with_a_clear_error_and_go_on_once_thei
 async def test_a_store_that_hangs_is_waited_for_once(
     store: Store, transient: Frail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.stores.split.optional.PATIENCE", 0.05)
+    monkeypatch.setattr("headway.stores.split.optional.TIMEOUT", 0.05)
     await register(store)
     await submit(store, *(a_job() for _ in range(3)))
     transient.hangs = True
@@ -334,7 +334,7 @@ async def test_all_questions_of_one_exchange_share_one_time_limit(
     store: Store, durable: Frail, transient: Frail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A slow server, or one that freezes again and again, must not be waited for several times by one call.
-    monkeypatch.setattr(optional, "PATIENCE", 1_000.0)
+    monkeypatch.setattr(optional, "TIMEOUT", 1_000.0)
     monkeypatch.setattr("headway.stores.split.store.IDLE_SECONDS", -1.0)  # Nothing that was seen before is good enough.
     passed = 0.0
     monkeypatch.setattr(optional, "monotonic", lambda: passed)
@@ -357,7 +357,7 @@ async def test_all_questions_of_one_exchange_share_one_time_limit(
 async def test_a_store_that_answers_slowly_does_not_count_as_back(
     store: Store, transient: Frail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(optional, "PATIENCE", 0.2)
+    monkeypatch.setattr(optional, "TIMEOUT", 0.2)
     await register(store)
     transient.hangs = True
     assert await claim(store) == []

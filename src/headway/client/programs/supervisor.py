@@ -108,7 +108,7 @@ class _ProgramWatch:
         self._limit = limit
         self._parent = os.getppid()
         self._ended = False
-        self._look_at = 0.0
+        self._scan_at = 0.0
         self.code = 0
         self.cpu = 0.0
         self.too_much = False
@@ -133,12 +133,12 @@ class _ProgramWatch:
                     return closed
             elif self._ended:
                 return False
-            elif self._look_at <= time.monotonic():
+            elif self._scan_at <= time.monotonic():
                 began = time.monotonic()
                 if self.is_too_much():
                     self.too_much = True
                     return False
-                self._look_at = began + 20 * (time.monotonic() - began)  # Use at most a twentieth of the time for this.
+                self._scan_at = began + 20 * (time.monotonic() - began)  # Use at most a twentieth of the time for this.
 
     def end_all(self) -> None:
         """Kill all remaining processes and wait until they are gone."""

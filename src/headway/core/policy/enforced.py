@@ -197,11 +197,11 @@ class RuleIndex:
         paused = self.rules.paused
         return paused.everything or lane in paused.lanes
 
-    def blocked_reason(self, lane: str, rung: str | None, floor: RunningJobs | None) -> str | None:
+    def blocked_reason(self, lane: str, rung: str | None, running: RunningJobs | None) -> str | None:
         """Return why no job of a lane and rung can start on any worker, or None."""
         if self.lane_paused(lane):
             return "paused"
-        return None if fit_rung(self.ladder, floor, rung)[0] else "ladder"
+        return None if fit_rung(self.ladder, running, rung)[0] else "ladder"
 
     def step_us(self, task: str, tenant: str) -> int:
         """Return how far apart two jobs of a task and tenant are in virtual time: expected cost divided by weight."""

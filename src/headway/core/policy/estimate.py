@@ -41,7 +41,7 @@ class Estimate:
     basis: str = "unknown"
 
 
-class Spot(NamedTuple):
+class EstimateRequest(NamedTuple):
     """The place of a job in its class. ``own``: how many jobs ahead are its tenant's, if tenants share the class."""
 
     key: ClassKey
@@ -58,10 +58,10 @@ def estimate(diagnosis: JobDiagnostics, policy: Policy, known: Model) -> Estimat
     """Return when a job will start, or None once it has started or ended."""
     if diagnosis.job.state is not State.QUEUED:
         return None
-    return Forecast(diagnosis.queue, policy, known).of(spot_of(diagnosis))
+    return Forecast(diagnosis.queue, policy, known).of(estimate_request(diagnosis))
 
 
-def spot_of(diagnosis: JobDiagnostics, queue: QueueDiagnostics | None = None) -> Spot:
+def estimate_request(diagnosis: JobDiagnostics, queue: QueueDiagnostics | None = None) -> EstimateRequest:
     """Return the place of a job. ``queue`` may count longer classes than the diagnosis itself does."""
     job, queue = diagnosis.job, queue or diagnosis.queue
     key = ClassKey(job.lane, job.needs, job.rung)
@@ -70,7 +70,7 @@ def spot_of(diagnosis: JobDiagnostics, queue: QueueDiagnostics | None = None) ->
         view = next((view for view in queue.snapshot.classes if view.key == key), None)
         ahead = _beyond(ahead, job.eligible_at, view, queue.now_at)
         own = own if own is None or own < AHEAD_COUNTED else ahead
-    return Spot(key, job.task, job.tenant, ahead, own, job.due_at, job.blocked_by, diagnosis.limits)
+    return EstimateRequest(key, job.task, job.tenant, ahead, own, job.due_at, job.blocked_by, diagnosis.limits)
 
 
 def _beyond(counted: int, eligible_at: int | None, view: ClassView | None, now_at: int) -> int:
@@ -91,47 +91,49 @@ class Forecast:
         self._known = known
         self.places = QueuePositions(queue.snapshot, policy, queue.workers)
         self._runs: dict[tuple[str, ...], FluidRun] = {}
-        self._made: dict[Spot, Estimate] = {}
+        self._made: dict[EstimateRequest, Estimate] = {}
         self._views: dict[str, list[ClassView]] = {}
         for view in queue.snapshot.classes:
             self._views.setdefault(view.key.lane, []).append(view)
 
-    def near(self, spot: Spot) -> Estimate:
+    def near(self, request: EstimateRequest) -> Estimate:
         """Return nearly the same as ``of``, but reuse estimates: places are rounded to a twentieth."""
-        spot = spot._replace(ahead=_rounded(spot.ahead), own=None if spot.own is None else _rounded(spot.own))
-        made = self._made.get(spot)
+        request = request._replace(
+            ahead=_rounded(request.ahead), own=None if request.own is None else _rounded(request.own)
+        )
+        made = self._made.get(request)
         if made is None:
             if len(self._made) > MADE_MAX:
                 self._made.clear()
-            made = self._made[spot] = self.of(spot)
+            made = self._made[request] = self.of(request)
         return made
 
-    def of(self, spot: Spot) -> Estimate:
+    def of(self, request: EstimateRequest) -> Estimate:
         """Return the estimate for a place."""
-        key = spot.key
-        delayed = spot.due_at is not None and spot.due_at > self.queue.now_at
+        key = request.key
+        delayed = request.due_at is not None and request.due_at > self.queue.now_at
         waiting = waiting_in(self.queue.snapshot, key)
-        ahead = waiting if delayed or spot.blocked_by is not None else spot.ahead
+        ahead = waiting if delayed or request.blocked_by is not None else request.ahead
         position = self.places.of(key, ahead)
-        if is_paused(spot, self.queue.rules.paused):
+        if is_paused(request, self.queue.rules.paused):
             return Estimate(position=position)
-        run = self._run(spot)
+        run = self._run(request)
         flow = run.flows.get(key.lane)
         if flow is None:
             return Estimate(position=position)
-        held = [*self._held(spot)]
+        held = [*self._held(request)]
         if None in held:
             return Estimate(position=position)
-        found = self._delayed(run, flow, spot) if delayed else self._waiting(run, flow, spot)
+        found = self._delayed(run, flow, request) if delayed else self._waiting(run, flow, request)
         p50, p90 = (max(pair) for pair in zip(found, *(pair for pair in held if pair is not None), strict=True))
         if run.basis == "unknown" and p90 > 0:  # With a free slot, run times do not matter.
             return Estimate(position=position)
         return Estimate(round(p50, 2), round(max(p50, p90), 2), position, run.basis)
 
-    def _run(self, spot: Spot) -> FluidRun:
+    def _run(self, request: EstimateRequest) -> FluidRun:
         needs = (
-            *(need for need in spot.key.needs if not need.startswith(TASK)),
-            *([f"{TASK}{spot.task}"] if spot.task else []),
+            *(need for need in request.key.needs if not need.startswith(TASK)),
+            *([f"{TASK}{request.task}"] if request.task else []),
         )
         run = self._runs.get(needs)
         if run is None:
@@ -140,52 +142,54 @@ class Forecast:
 
     # ------------------------------------------------------------------ in the line
 
-    def _waiting(self, run: FluidRun, flow: LaneFlow, spot: Spot) -> tuple[float, float]:
-        before = 0.0 if spot.blocked_by is not None else self._in_lane(spot)
-        arrivals = None if spot.own is None or spot.blocked_by is not None else self._known.arrivals(spot.key.lane)
-        solve = _Solve(run, flow, before, arrivals, spot.tenant or "", spot.own or 0)
+    def _waiting(self, run: FluidRun, flow: LaneFlow, request: EstimateRequest) -> tuple[float, float]:
+        before = 0.0 if request.blocked_by is not None else self._in_lane(request)
+        arrivals = (
+            None if request.own is None or request.blocked_by is not None else self._known.arrivals(request.key.lane)
+        )
+        solve = _Solve(run, flow, before, arrivals, request.tenant or "", request.own or 0)
         return solve.when(HALF), solve.when(MOST)
 
-    def _delayed(self, run: FluidRun, flow: LaneFlow, spot: Spot) -> tuple[float, float]:
+    def _delayed(self, run: FluidRun, flow: LaneFlow, request: EstimateRequest) -> tuple[float, float]:
         """Return when a delayed job starts: it joins the queue when it is due, behind the jobs that wait by then."""
-        due = max(0.0, ((spot.due_at or 0) - self.queue.now_at) / 1_000)
+        due = max(0.0, ((request.due_at or 0) - self.queue.now_at) / 1_000)
         while run.times[-1] < due and run.go_on():
             pass
-        before = _at(run.times, flow.curve, due) + (_at(run.times, flow.queue, due) if spot.own is None else 0.0)
+        before = _at(run.times, flow.curve, due) + (_at(run.times, flow.queue, due) if request.own is None else 0.0)
         solve = _Solve(run, flow, max(0.0, before - FIRST), None, "", 0)
         return max(due, solve.when(HALF)), max(due, solve.when(MOST))
 
-    def _in_lane(self, spot: Spot) -> float:
+    def _in_lane(self, request: EstimateRequest) -> float:
         """Count the jobs of a lane that go first: of its other classes the same part as of the job's own."""
         own, others = 0, 0
-        for view in self._views.get(spot.key.lane, ()):
-            if view.key == spot.key:
+        for view in self._views.get(request.key.lane, ()):
+            if view.key == request.key:
                 own = view.waiting
             elif view.blocked is None:
                 others += view.waiting
-        return spot.ahead + (others if own <= spot.ahead else others * spot.ahead / own)
+        return request.ahead + (others if own <= request.ahead else others * request.ahead / own)
 
     # ------------------------------------------------------------------ caps of its own
 
-    def _held(self, spot: Spot) -> Iterable[tuple[float, float] | None]:
+    def _held(self, request: EstimateRequest) -> Iterable[tuple[float, float] | None]:
         """Yield when each full limit lets the job start, or None where no data exists."""
         now_at = self.queue.now_at
-        for view in spot.limits:
+        for view in request.limits:
             if view.key.startswith(PAUSE):
                 continue
-            turn = spot.ahead if spot.blocked_by == view.key else 0
+            turn = request.ahead if request.blocked_by == view.key else 0
             rule = view.rule
             if view.conforms_at is not None:
                 wait = max(0, view.conforms_at - now_at) / 1_000 + turn * rule.interval_us / 1e6
                 yield wait, wait
             if rule.concurrency is not None and view.used >= rule.concurrency:
-                lengths = self._known.task(spot.task, spot.key.lane)
+                lengths = self._known.task(request.task, request.key.lane)
                 holders = [job for job in self.queue.executing if view.key in job.held]
                 yield self._room(
                     lengths, [(job.task, job.lane, job.started_at) for job in holders], rule.concurrency, turn
                 )
-        if any(view.key == spot.key and view.blocked == "ladder" for view in self._views.get(spot.key.lane, ())):
-            yield self._on_the_ladder(spot)
+        if any(view.key == request.key and view.blocked == "ladder" for view in self._views.get(request.key.lane, ())):
+            yield self._on_the_ladder(request)
 
     def _room(
         self, lengths: Lengths | None, holders: Sequence[tuple[str, str, int]], rooms: int, turn: int
@@ -199,22 +203,23 @@ class Forecast:
             points += found.left(elapsed, POINTS) if found is not None else []
         return _in_turn(sorted(points), lengths, turn)
 
-    def _on_the_ladder(self, spot: Spot) -> tuple[float, float] | None:
+    def _on_the_ladder(self, request: EstimateRequest) -> tuple[float, float] | None:
         """Return when a running job of its rung or longer ends: at any moment until its budget is used up."""
-        floor, ladder = self.queue.snapshot.floor, self._policy.ladder
-        lengths = self._known.task(spot.task, spot.key.lane) or declared(self._policy, [spot.key])
-        if floor is None or lengths is None or len(floor.counts) != len(ladder.rungs):
+        running_jobs, ladder = self.queue.snapshot.running_jobs, self._policy.ladder
+        lengths = self._known.task(request.task, request.key.lane) or declared(self._policy, [request.key])
+        if running_jobs is None or lengths is None or len(running_jobs.counts) != len(ladder.rungs):
             return None
         full = [
             (rung, running)
             for at, rung in enumerate(ladder.rungs)
-            if (most := rung.most(floor.slots)) is not None and (running := sum(floor.counts[at:])) >= most > 0
+            if (most := rung.most(running_jobs.slots)) is not None
+            and (running := sum(running_jobs.counts[at:])) >= most > 0
         ]
         if not full:
             return None
         rung, count = min(full, key=lambda pair: pair[1])  # Jobs of a rung count against the shorter ones too.
         points = [rung.length_ms / 1_000 * (point + 0.5) / (count * POINTS) for point in range(count * POINTS)]
-        return _in_turn(points, lengths, spot.ahead)
+        return _in_turn(points, lengths, request.ahead)
 
 
 class _Solve:
@@ -267,13 +272,13 @@ def _at(times: Sequence[float], values: Sequence[float], moment: float) -> float
     return values[at - 1] + (values[at] - values[at - 1]) * part
 
 
-def is_paused(spot: Spot, paused: PauseSet) -> bool:
+def is_paused(request: EstimateRequest, paused: PauseSet) -> bool:
     """Return whether a pause holds back the job at this place."""
     return (
         paused.everything
-        or spot.key.lane in paused.lanes
-        or spot.task in paused.tasks
-        or (spot.tenant is not None and spot.tenant in paused.tenants)
+        or request.key.lane in paused.lanes
+        or request.task in paused.tasks
+        or (request.tenant is not None and request.tenant in paused.tenants)
     )
 
 

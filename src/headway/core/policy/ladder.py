@@ -112,18 +112,18 @@ def counts_on(ladder: Ladder, name: str | None) -> bool:
     return bool(ladder.rungs) and (name == INTERACTIVE or rung_index(ladder, name) is not None)
 
 
-def fit_rung(ladder: Ladder, floor: RunningJobs | None, name: str | None) -> tuple[bool, str | None]:
+def fit_rung(ladder: Ladder, running: RunningJobs | None, name: str | None) -> tuple[bool, str | None]:
     """Return whether the ladder lets a job of this rung start, and the rung that it is then assigned."""
     if name == INTERACTIVE:
-        fits = floor is None or not ladder.rungs or full_limit(ladder, floor.counts, floor.slots, 0) is None
+        fits = running is None or not ladder.rungs or full_limit(ladder, running.counts, running.slots, 0) is None
         return fits, None
     index = rung_index(ladder, name)
-    if index is None or floor is None:
+    if index is None or running is None:
         return True, None
     if name == ELASTIC:
-        best = longest(ladder, floor.counts, floor.slots)
+        best = longest(ladder, running.counts, running.slots)
         return best is not None, None if best is None else ladder.rungs[best].name
-    return full_limit(ladder, floor.counts, floor.slots, index) is None, name
+    return full_limit(ladder, running.counts, running.slots, index) is None, name
 
 
 def budget_of(ladder: Ladder, name: str | None) -> int | None:
@@ -155,11 +155,11 @@ def summarize_running(
     return RunningJobs(slots, slots - total, tuple(counts), tuple(elastic), tuple(sessions))
 
 
-def add_start(ladder: Ladder, floor: RunningJobs, assigned: str | None) -> RunningJobs:
+def add_start(ladder: Ladder, running: RunningJobs, assigned: str | None) -> RunningJobs:
     """Return the running jobs with one more start. A session is assigned no rung and counts at the shortest."""
     index = (assigned and rung_index(ladder, assigned)) or 0
-    counts = tuple(count + (place == index) for place, count in enumerate(floor.counts))
-    return floor._replace(counts=counts, free=floor.free - 1)
+    counts = tuple(count + (place == index) for place, count in enumerate(running.counts))
+    return running._replace(counts=counts, free=running.free - 1)
 
 
 def grants(ladder: Ladder, running: Iterable[tuple[JobId, str | None, str | None]]) -> list[RunBudget]:
@@ -187,7 +187,7 @@ def amended(ladder: Ladder, rung: str | None, assigned: str | None, wanted: str 
     return wanted if lower else None
 
 
-def cycle(ladder: Ladder, floor: RunningJobs, queue: Sequence[str], *, chance: float = 0.0) -> LadderDecision:
+def cycle(ladder: Ladder, running: RunningJobs, queue: Sequence[str], *, chance: float = 0.0) -> LadderDecision:
     """Run the cycle over a queue of rungs in order, until no more job can start.
 
     Take the first job that is not ignored. If a limit that it counts against is reached, from the longest rung down,
@@ -196,7 +196,7 @@ def cycle(ladder: Ladder, floor: RunningJobs, queue: Sequence[str], *, chance: f
     become free soon, and halt one session. Otherwise start the job. ``chance`` in [0, 1) chooses among victims where
     the policy says ``random``.
     """
-    state = _State(ladder, floor, chance)
+    state = _State(ladder, running, chance)
     starts: list[tuple[int, int]] = []
     ignored = len(ladder.rungs)
     waiting = list(range(len(queue)))
@@ -205,7 +205,7 @@ def cycle(ladder: Ladder, floor: RunningJobs, queue: Sequence[str], *, chance: f
         if place is None:
             break
         head = _index(ladder, queue[place])
-        full = full_limit(ladder, state.counts, floor.slots, head)
+        full = full_limit(ladder, state.counts, running.slots, head)
         if full:  # The limit of a longer rung is reached: make room below it, or ignore its jobs.
             if not state.lower_below(full):
                 ignored = full
@@ -215,17 +215,17 @@ def cycle(ladder: Ladder, floor: RunningJobs, queue: Sequence[str], *, chance: f
             return LadderDecision(tuple(starts), tuple(state.amendments), stopping)
         rung = head
         if queue[place] == ELASTIC:
-            rung = longest(ladder, state.counts, floor.slots) or 0
+            rung = longest(ladder, state.counts, running.slots) or 0
         state.start(rung)
         starts.append((place, rung))
         waiting.remove(place)
     return LadderDecision(tuple(starts), tuple(state.amendments))
 
 
-def admit(ladder: Ladder, floor: RunningJobs, *, chance: float = 0.0) -> tuple[bool, tuple[Preemption, ...]]:
+def admit(ladder: Ladder, running: RunningJobs, *, chance: float = 0.0) -> tuple[bool, tuple[Preemption, ...]]:
     """Admit an interactive session if a slot is free, else deny it and lower one elastic job by a rung."""
-    state = _State(ladder, floor, chance)
-    if floor.free > 0 and (not ladder.rungs or full_limit(ladder, floor.counts, floor.slots, 0) is None):
+    state = _State(ladder, running, chance)
+    if running.free > 0 and (not ladder.rungs or full_limit(ladder, running.counts, running.slots, 0) is None):
         return True, ()
     victim = state.victim(1)
     if victim is not None:
@@ -236,15 +236,15 @@ def admit(ladder: Ladder, floor: RunningJobs, *, chance: float = 0.0) -> tuple[b
 class _State:
     """The running jobs while a cycle changes them."""
 
-    def __init__(self, ladder: Ladder, floor: RunningJobs, chance: float) -> None:
+    def __init__(self, ladder: Ladder, running: RunningJobs, chance: float) -> None:
         self._ladder = ladder
         self._chance = chance
-        self._slots = floor.slots
-        self._sessions = floor.sessions
-        self._elastic = list(floor.elastic)
+        self._slots = running.slots
+        self._sessions = running.sessions
+        self._elastic = list(running.elastic)
         self._lowered: dict[JobId, int] = {}
-        self.counts = list(floor.counts)
-        self.free = floor.free
+        self.counts = list(running.counts)
+        self.free = running.free
 
     @property
     def amendments(self) -> list[Preemption]:

@@ -102,15 +102,15 @@ def make_room(
     It runs the ladder's cycle over the jobs that wait on the ladder, in the order of service. ``chance`` in [0, 1)
     chooses among the jobs that could make room, if the policy says so.
     """
-    floor, ladder = snapshot.floor, policy.ladder
-    if floor is None or len(floor.counts) != len(ladder.rungs):
+    running, ladder = snapshot.running_jobs, policy.ladder
+    if running is None or len(running.counts) != len(ladder.rungs):
         return ()
     queue: list[str] = []
     for line in sorted(_lines(snapshot, offers, policy), key=lambda line: (line.lane.level, line.name)):
         for view in line.views:
             if view.blocked != "paused" and rung_index(ladder, view.key.rung) is not None:
-                queue += [view.key.rung or ""] * min(view.waiting, floor.slots)
-    return cycle(ladder, floor, queue, chance=chance).amendments if queue else ()
+                queue += [view.key.rung or ""] * min(view.waiting, running.slots)
+    return cycle(ladder, running, queue, chance=chance).amendments if queue else ()
 
 
 def service_order(snapshot: Snapshot, offers: frozenset[str], policy: Policy) -> list[list[LaneView]]:

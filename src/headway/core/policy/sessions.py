@@ -43,13 +43,13 @@ def admit_session(
     able = [worker for worker in _active(queue) if serves(wanted, frozenset(worker.offers))]
     if not able:
         return SessionAdmission(False, f"no worker that is running offers the task {task}")
-    floors = _RunningByWorker(queue, policy)
-    free = sum(floors.free_slots(worker, lane) for worker in able)
-    floor = queue.snapshot.floor
-    if floor is None or len(floor.counts) != len(policy.ladder.rungs):
+    by_worker = _RunningByWorker(queue, policy)
+    free = sum(by_worker.free_slots(worker, lane) for worker in able)
+    running_jobs = queue.snapshot.running_jobs
+    if running_jobs is None or len(running_jobs.counts) != len(policy.ladder.rungs):
         slots = sum(worker.slots for worker in queue.workers)
-        floor = RunningJobs(slots, free, (0,) * len(policy.ladder.rungs))
-    admitted, amendments = admit(policy.ladder, floor._replace(free=min(free, floor.free)), chance=chance)
+        running_jobs = RunningJobs(slots, free, (0,) * len(policy.ladder.rungs))
+    admitted, amendments = admit(policy.ladder, running_jobs._replace(free=min(free, running_jobs.free)), chance=chance)
     return SessionAdmission(admitted, "" if admitted else "no slot is free", amendments)
 
 
@@ -60,18 +60,18 @@ def crowded_out(
 
     It names one session at a time, and none while a session that would make room is stopping.
     """
-    workers, floors = _active(queue), _RunningByWorker(queue, policy)
+    workers, by_worker = _active(queue), _RunningByWorker(queue, policy)
     for view in queue.snapshot.classes:
         key = view.key
         if not view.waiting or view.blocked is not None or key.rung == INTERACTIVE:
             continue
         able = {worker.worker_id: worker for worker in workers if serves(key.needs, frozenset(worker.offers))}
-        if any(floors.free_slots(worker, key.lane) for worker in able.values()):
+        if any(by_worker.free_slots(worker, key.lane) for worker in able.values()):
             continue
         helping = [
             one
             for one in sessions
-            if one.worker_id in able and floors.free_slots(able[one.worker_id], key.lane, without=one.lane)
+            if one.worker_id in able and by_worker.free_slots(able[one.worker_id], key.lane, without=one.lane)
         ]
         if not helping or any(one.stopping for one in helping):
             continue

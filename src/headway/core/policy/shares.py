@@ -94,11 +94,11 @@ def _water_line(turns: int, sharers: Sequence[Sharer[N]]) -> float:
     """Return the highest tag below which at most ``turns`` turns begin. A turn that has begun counts as a whole one."""
     speed = level = 0.0
     line = 0.0
-    floors = sorted((sharer.tag - sharer.step, sharer.step) for sharer in sharers)
-    for index, (floor, step) in enumerate(floors):
+    start_tags = sorted((sharer.tag - sharer.step, sharer.step) for sharer in sharers)
+    for index, (start_tag, step) in enumerate(start_tags):
         speed += 1 / step
-        level += floor / step
+        level += start_tag / step
         line = (turns + level) / speed
-        if index + 1 < len(floors) and line <= floors[index + 1][0]:
+        if index + 1 < len(start_tags) and line <= start_tags[index + 1][0]:
             break
     return line

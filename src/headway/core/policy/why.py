@@ -179,13 +179,13 @@ def _subject(view: LimitView) -> str:
 
 
 def _on_the_ladder(job: JobRecord, queue: QueueDiagnostics) -> Iterator[Reason]:
-    floor = queue.snapshot.floor
-    if floor is None or job.rung is None:
+    running_jobs = queue.snapshot.running_jobs
+    if running_jobs is None or job.rung is None:
         return
     own = ClassKey(job.lane, job.needs, job.rung)
     if any(view.key == own and view.blocked == "ladder" for view in queue.snapshot.classes):
-        counts = {rung.name: count for rung, count in zip(queue.rules.rungs, floor.counts, strict=True)}
-        limits = {rung.name: rung.most(floor.slots) for rung in queue.rules.rungs}
+        counts = {rung.name: count for rung, count in zip(queue.rules.rungs, running_jobs.counts, strict=True)}
+        limits = {rung.name: rung.most(running_jobs.slots) for rung in queue.rules.rungs}
         running = ", ".join(f"{count} {name}" for name, count in counts.items())
         text = f"no room for another {job.rung} job ({running} run)"
         yield Reason("ladder", text, {"running": counts, "most": limits})

@@ -17,7 +17,7 @@ from headway.integrations.celery.options import BalancerOptions
 from headway.integrations.celery.worker_signals import WorkerSignals
 
 TICK = 2.0  # Maximum seconds between renewals. A short lease is renewed every third of its time.
-LOOKS = 5  # Attempts to copy a set that another thread changes meanwhile.
+COPY_ATTEMPTS = 5  # Attempts to copy a set that another thread changes meanwhile.
 log = logging.getLogger("headway.celery")
 
 
@@ -105,10 +105,10 @@ class LeaseThread:
         self._take_leases(set(leases))
         if due and (self._reconciling is None or not self._reconciling.is_alive()):
             # Reconciling is slow, and leases must be renewed meanwhile.
-            self._reconciling = threading.Thread(target=self._look_through, name="headway-reconciler", daemon=True)
+            self._reconciling = threading.Thread(target=self._run_reconcile, name="headway-reconciler", daemon=True)
             self._reconciling.start()
 
-    def _look_through(self) -> None:
+    def _run_reconcile(self) -> None:
         try:
             self._reconcile()
         except Exception:
@@ -144,7 +144,7 @@ def _members(requests: list[Any]) -> set[str]:
 
 def _copy(requests: Any) -> list[Any]:
     """Copy a set that the worker's main thread changes meanwhile."""
-    for _ in range(LOOKS):
+    for _ in range(COPY_ATTEMPTS):
         try:
             return list(requests)
         except RuntimeError:

@@ -23,7 +23,7 @@ from headway.stores.redis.connection import Endpoint, Login, pack
 from headway.stores.redis.library import Library
 from headway.stores.redis.sockets import INCOMPLETE, ReplyError, new_reader, open_socket, read_reply
 
-PATIENCE = 5.0  # Seconds for which a call is repeated. A publisher waits that long at most while the server is away.
+RETRY_SECONDS = 5.0  # Seconds for which a call is repeated, and a publisher waits, while the server is unavailable.
 BACKOFF = 0.05  # Seconds before the first repetition, doubled each time up to one second.
 OLDEST_SERVER = 7  # The first major version of Redis with functions.
 RECONNECT_SECONDS = 1.0  # Between two attempts to connect for commands that no caller waits for.
@@ -68,13 +68,13 @@ class LedgerClient:
         self._batch_thread: threading.Thread | None = None
 
     def call(self, function: str, key: str, *args: Word) -> Any:
-        """Return the reply of a function. Raises ``StoreUnavailable`` after ``PATIENCE``, ``StoreError`` at once."""
+        """Return the reply of a function. Raises ``StoreUnavailable`` after ``RETRY_SECONDS``, else ``StoreError``."""
         return self.ask("FCALL", f"{self._library.name}_{function}", 1, key, *args)
 
     def ask(self, *words: Word) -> Any:
         """Return the reply to a command, which must be safe to repeat."""
         command = pack(words)
-        until, delay = time.monotonic() + PATIENCE, BACKOFF
+        until, delay = time.monotonic() + RETRY_SECONDS, BACKOFF
         self._after_fork()
         while True:
             with self._lock:
@@ -222,13 +222,13 @@ class LedgerClient:
 
     def _handle(self, problem: ReplyError) -> None:
         """Prepare to repeat the command. Raises ``StoreError`` for an error that would come again."""
-        said = str(problem)
-        if "Function not found" in said:
+        message = str(problem)
+        if "Function not found" in message:
             self._load()
-        elif said.startswith(_SOON):
+        elif message.startswith(_SOON):
             self._disconnect()
         else:
-            raise StoreError(f"the server answered with: {said}") from problem
+            raise StoreError(f"the server answered with: {message}") from problem
 
     def _give_up(self, problem: Exception) -> NoReturn:
         raise StoreUnavailable(f"the server at {self._place.shown} does not answer: {problem}") from problem
@@ -242,10 +242,10 @@ class LedgerClient:
         self._found_at = time.monotonic()
         try:
             self._socket, self._reader = open_socket(address, login), new_reader()
-            said = self._greet(login)
-            if int(said[b"version"].partition(b".")[0]) < OLDEST_SERVER:
+            server = self._greet(login)
+            if int(server[b"version"].partition(b".")[0]) < OLDEST_SERVER:
                 raise StoreError(f"{address} is too old; use Redis {OLDEST_SERVER} or later, or any Valkey")
-            if said[b"role"] != b"master":
+            if server[b"role"] != b"master":
                 raise ConnectionError(f"{address} is a replica")
             self._check_library()
             if self._unanswered:
@@ -266,11 +266,11 @@ class LedgerClient:
             words += ["AUTH", login.username or "default", login.password]
         sock = self._connected()
         sock.sendall(pack((*words, "SETNAME", "headway")))
-        said = self._read()
+        reply = self._read()
         if login.database:
             sock.sendall(pack(("SELECT", login.database)))
             self._read()
-        return said
+        return reply
 
     def _check_library(self) -> None:
         """Call the probe, and load the library if the server does not know it."""

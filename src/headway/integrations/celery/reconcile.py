@@ -42,7 +42,7 @@ class ReconcileReport(NamedTuple):
 class BrokerScanner(Protocol):
     """Scans a broker."""
 
-    def look(self, loads: Iterable[QueueLoad]) -> BrokerScan: ...
+    def scan(self, loads: Iterable[QueueLoad]) -> BrokerScan: ...
 
 
 class Reconciler:
@@ -67,13 +67,13 @@ class Reconciler:
         if drift:  # Another program wrote into our keys.
             log.error(LogEvent("celery.drift", corrected=drift))
             self._ledger.reset([load.queue for load in loads])
-        found = self._scanner.look(loads)
+        found = self._scanner.scan(loads)
         dropped = adopted = 0
         if found.missing or found.unknown:
             self._sleep(PAUSE)
-            again = self._scanner.look(self._ledger.loads(self._rules.names))
-            missing = [member for member in found.missing if member in again.missing]
-            unknown = [(member, *again.unknown[member]) for member in found.unknown if member in again.unknown]
+            second = self._scanner.scan(self._ledger.loads(self._rules.names))
+            missing = [member for member in found.missing if member in second.missing]
+            unknown = [(member, *second.unknown[member]) for member in found.unknown if member in second.unknown]
             dropped = self._ledger.uncount(missing, "dropped") if missing else 0
             adopted = self._ledger.adopt(unknown)
             if dropped or adopted:
@@ -101,7 +101,7 @@ class RedisScanner:
         """Return the keys of a queue's lists, one for each priority step."""
         return [f"{self._key_prefix}{queue}{ending}" for ending in self._endings]
 
-    def look(self, loads: Iterable[QueueLoad]) -> BrokerScan:
+    def scan(self, loads: Iterable[QueueLoad]) -> BrokerScan:
         # Read lists first. Messages move from a list to the unacknowledged ones and rarely back, so none is missed.
         listed: dict[str, tuple[str, str]] = {}
         lengths: dict[str, int] = {}
@@ -149,7 +149,7 @@ class DepthScanner:
         self._ledger = ledger
         self._rules = rules
 
-    def look(self, loads: Iterable[QueueLoad]) -> BrokerScan:
+    def scan(self, loads: Iterable[QueueLoad]) -> BrokerScan:
         missing: dict[str, str] = {}
         with self._app.connection_for_read() as connection, connection.channel() as channel:
             depths = {load.queue: self._depth(channel, load.queue) for load in loads if load.pending}

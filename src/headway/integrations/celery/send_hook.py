@@ -24,14 +24,14 @@ class Router:
     """Routes tasks that have no other route to our queues. It comes after the app's own routes."""
 
     def __init__(self, rules: BalancerOptions) -> None:
-        self._stand_in = make_queue(rules.names[0], "to_be_chosen")
+        self._placeholder = make_queue(rules.names[0], "to_be_chosen")
 
     def __call__(
         self, name: str, args: Any, kwargs: Any, options: dict[str, Any], task: Any = None, **_: Any
     ) -> dict[str, Any] | None:
         if options.get("queue") or options.get("exchange") or options.get("routing_key"):
             return None
-        return {"queue": self._stand_in}
+        return {"queue": self._placeholder}
 
 
 class SendHook:

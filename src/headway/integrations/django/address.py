@@ -63,6 +63,6 @@ def address_of(entry: dict[str, Any]) -> str:
     if who and not place:  # An address can name a user only before a host.
         query |= {"user": str(entry["USER"])} | ({"password": str(entry["PASSWORD"])} if password else {})
         who = ""
-    said = "&".join(f"{name}={quote(value, safe='/,')}" for name, value in query.items())
+    query_text = "&".join(f"{name}={quote(value, safe='/,')}" for name, value in query.items())
     name = quote(str(entry.get("NAME") or ""), safe="")
-    return f"postgresql://{who}{place}/{name}" + (f"?{said}" if said else "")
+    return f"postgresql://{who}{place}/{name}" + (f"?{query_text}" if query_text else "")

@@ -17,7 +17,7 @@ from headway.core.errors import HeadwayError
 from headway.core.job import State
 from headway.integrations.django.models import IOAttempt, IOJob
 from headway.integrations.django.queue import queue
-from headway.integrations.django.status import look
+from headway.integrations.django.status import read_status
 from headway.observability.traces import shown_trace
 
 _FACTS = ("id", "task_name", "status_shown", "why", "reason", "lane", "tenant", "progress_shown", "trace_shown")
@@ -116,7 +116,7 @@ class IOJobAdmin(_ReadOnly, admin.ModelAdmin):
         context: dict[str, Any] = {"queue_status": None, "queue_problem": ""}
         if self.has_view_permission(request):
             try:
-                context["queue_status"] = look(queue())
+                context["queue_status"] = read_status(queue())
             except HeadwayError as problem:
                 context["queue_problem"] = str(problem)
         return super().changelist_view(request, context | (extra_context or {}))

@@ -13,7 +13,7 @@ from django.db import close_old_connections, reset_queries
 
 from headway.client.app import Headway
 
-LOOK_EVERY = 1.0  # Seconds between checks of the connection that coroutines share; a check costs a thread switch.
+CHECK_EVERY = 1.0  # Seconds between checks of the connection that coroutines share; a check costs a thread switch.
 IDLE_AFTER = 0.2  # Seconds from the end of the last coroutine to the last check.
 
 
@@ -62,14 +62,14 @@ class Coroutines:
 
     def __init__(self) -> None:
         self._running = 0
-        self._looked = -LOOK_EVERY
+        self._checked_at = -CHECK_EVERY
         self._timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
         self._running += 1
-        if time.monotonic() - self._looked >= LOOK_EVERY:
-            self._looked = time.monotonic()
+        if time.monotonic() - self._checked_at >= CHECK_EVERY:
+            self._checked_at = time.monotonic()
             await sync_to_async(_begin, thread_sensitive=True)()
 
     def end(self) -> None:

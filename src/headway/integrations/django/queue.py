@@ -134,7 +134,7 @@ class Queue(Headway):
         """Submit from a coroutine, in the thread where Django keeps the connection of the request."""
         return await sync_to_async(self.submit, thread_sensitive=True)(call)
 
-    def look(self) -> Stats:
+    def read_stats(self) -> Stats:
         """Read the counts of the queue."""
         return self._in_use(self.stats)
 

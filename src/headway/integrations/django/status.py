@@ -23,9 +23,9 @@ class Status:
         return asdict(self)
 
 
-def look(queue: Queue) -> Status:
+def read_status(queue: Queue) -> Status:
     """Return the counts of a queue."""
-    stats = queue.look()
+    stats = queue.read_stats()
     lanes = stats.lanes.values()
     counts = {
         "pending": sum(lane.waiting + lane.delayed for lane in lanes),

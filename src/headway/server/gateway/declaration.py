@@ -46,8 +46,8 @@ def new_worker(body: RegisterRequest, app: Headway) -> NewWorker:
         _check_entry(entry, app)
     names = {entry.name for entry in tasks}
     limits = body.limits or {}
-    if stray := sorted(limits.keys() - names):
-        raise Problem("invalid", f"limits: {stray[0]!r} is not among the tasks")
+    if unknown := sorted(limits.keys() - names):
+        raise Problem("invalid", f"limits: {unknown[0]!r} is not among the tasks")
     crons = body.crons or []
     rules = {name: _limits(name, rules.values()) for name, rules in limits.items()}
     for cron in crons:

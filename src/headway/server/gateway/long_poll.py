@@ -27,9 +27,13 @@ from headway.server.gateway.session import PendingPoll, WorkerSession
 from headway.stores.base import Store
 
 SLOW_POLL = 1.0  # Seconds between exchanges while a poll waits, in case a wake-up is lost.
-LOOK_EVERY = 0.5  # Seconds between reads of a worker's leases while it polls; a cancel reaches it within a second.
-LOOK_IDLE = 10.0  # Seconds between these reads while it has no leases. Only another server could hand it one.
-PATIENCE = 1.0  # Maximum seconds of a poll while the worker has a pending cancel or drain.
+READ_LEASES_EVERY = (
+    0.5  # Seconds between reads of a worker's leases while it polls; a cancel reaches it within a second.
+)
+READ_LEASES_IDLE_EVERY = (
+    10.0  # Seconds between these reads while it has no leases. Only another server could hand it one.
+)
+PENDING_POLL_SECONDS = 1.0  # Maximum seconds of a poll while the worker has a pending cancel or drain.
 CLAIMED_AT_ONCE = 64  # Maximum jobs of one exchange.
 ANSWER_BYTES = 4 << 20  # Bytes of payload in one reply. Jobs beyond that stay queued.
 ROUNDS = 50  # Maximum exchanges in a row while the store has more classes to check.
@@ -126,8 +130,8 @@ class LongPoll:
             rounds += 1
             if self._more and rounds < ROUNDS and not self._is_over():
                 continue
-            await self._look()
-            if not claims or self._has_news() or self._left() <= 0 or self._is_over():
+            await self._read_leases()
+            if not claims or self._has_undelivered() or self._left() <= 0 or self._is_over():
                 return ()
             rounds = 0
             await self._pause(free)
@@ -215,7 +219,7 @@ class LongPoll:
         # A session that has seen a later claim knows that this one is new.
         if claim_id is None or (claim_id == given and not session.fresh and session.spent != given):
             return ()
-        await session.look()
+        await session.read_leases()
         leases = [lease for lease in session.leases.values() if lease.token == claim_id]
         if leases and claim_id == session.pending:
             session.pending = None
@@ -227,17 +231,17 @@ class LongPoll:
     ) -> None:
         released = Released(reason)
         await end_leases(self._store, leases, self._in_force.policy, lambda _: released, expired_only=False)
-        self._session.let_go([lease.job_id for lease in leases])
+        self._session.release([lease.job_id for lease in leases])
 
     async def _free(self) -> int:
         """Return how many slots are free, by the request and the leases. Jobs reported in this poll count as ended."""
         if self._request.available_capacity <= 0 or self._state is not WorkerState.ACTIVE:
             return 0
-        await self._look()
+        await self._read_leases()
         if self._room() < self._request.available_capacity and not self._doubted:
             # Another server may have applied results of this worker.
             self._doubted = True
-            await self._session.look()
+            await self._session.read_leases()
         return max(0, min(self._request.available_capacity, self._room()))
 
     def _room(self) -> int:
@@ -252,22 +256,22 @@ class LongPoll:
         reserved = session.registration.worker(policy).reserved
         if not reserved or not free:
             return free
-        await session.look()
+        await session.read_leases()
         ended = {one.job_id for one in self._request.results}
         held = [lease for lease in session.leases.values() if lease.job_id not in ended]
         if policy.reserve.rule != "leave_free":
             held = [lease for lease in held if lease.lane not in policy.reserve.lanes]
         return max(0, session.registration.slots - reserved - len(held))
 
-    async def _look(self) -> None:
+    async def _read_leases(self) -> None:
         idle = self._waited and not self._session.leases and not self._session.stopped
-        await self._session.look(within=LOOK_IDLE if idle else LOOK_EVERY)
+        await self._session.read_leases(within=READ_LEASES_IDLE_EVERY if idle else READ_LEASES_EVERY)
 
-    def _has_news(self) -> bool:
+    def _has_undelivered(self) -> bool:
         """Return whether a cancel, drain or lower budget is undelivered. Pending cancels and drains shorten polls."""
         pending, drains = self._session.cancels(), self._state is not WorkerState.ACTIVE
         if pending or drains:
-            self._until = min(self._until, time.monotonic() + PATIENCE)
+            self._until = min(self._until, time.monotonic() + PENDING_POLL_SECONDS)
         lowered = any(
             seconds < self._delivered.budgets.get(job_id, seconds)
             for job_id, seconds in self._session.budgets().items()
@@ -285,7 +289,7 @@ class LongPoll:
 
     async def _pause(self, free: int) -> None:
         self._waited = True
-        timeout = min(self._left(), LOOK_EVERY if self._session.leases and not free else SLOW_POLL)
+        timeout = min(self._left(), READ_LEASES_EVERY if self._session.leases and not free else SLOW_POLL)
         if free and self._next_due is not None:
             timeout = min(timeout, self._next_due + 0.001)
         with contextlib.suppress(TimeoutError):

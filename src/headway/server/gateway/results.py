@@ -41,7 +41,7 @@ class ResultBatch:
         first = {one.job_id: one for one in reversed(ended)}  # Of several reports on one job the first counts.
         wanted: list[ResultReport | ProgressUpdate] = [*first.values(), *steps]
         if any(self._held(one) is None for one in wanted):
-            await self._session.look()
+            await self._session.read_leases()
         missing = [one.job_id for one in first.values() if self._held(one) is None]
         if missing:
             found = get_in_steps(self._store.get, missing)
@@ -74,8 +74,8 @@ class ResultBatch:
                 asked.append(report.job_id)
         async for job in get_in_steps(self._store.get, asked):
             if job is not None and (state := states[job.job_id]) is not None:
-                states[job.job_id] = _stands(state, job.state, taken=job.job_id not in answers)
-        self._session.let_go(report.job_id for report in self.reports if self._is_held_as(report))
+                states[job.job_id] = _resulting_state(state, job.state, taken=job.job_id not in answers)
+        self._session.release(report.job_id for report in self.reports if self._is_held_as(report))
         self._session.dismiss(job_id for job_id, state in states.items() if state is None)
         return [
             ResultOutcome(one.task_id, state, "lease_lost" if state is None else None)
@@ -134,16 +134,16 @@ class ResultBatch:
             self._session.job_source().learn([(lease, seen)])
 
 
-def _stands(wanted: State, stands: State, *, taken: bool) -> State | None:
+def _resulting_state(wanted: State, stored: State, *, taken: bool) -> State | None:
     """Return the state to reply. None: an earlier report has ended the job another way."""
     if taken:  # A job that was queued again may run already; reply the state that the report led to.
-        return stands if stands.ended else wanted
-    return stands if _fits(wanted, stands) else None
+        return stored if stored.ended else wanted
+    return stored if _fits(wanted, stored) else None
 
 
-def _fits(wanted: State, stands: State) -> bool:
+def _fits(wanted: State, stored: State) -> bool:
     """Return whether a job has the wanted state. A job that was queued again may have been cancelled since."""
-    return wanted is stands or (wanted is State.QUEUED and stands is State.CANCELLED)
+    return wanted is stored or (wanted is State.QUEUED and stored is State.CANCELLED)
 
 
 def _past_lease(job: JobRecord, token: bytes, *, crashed: bool) -> Lease:

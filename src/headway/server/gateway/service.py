@@ -41,7 +41,7 @@ from headway.protocol.worker import (
 from headway.security.audit import OPEN
 from headway.security.tokens import covers
 from headway.server.gateway.endings import cut_text
-from headway.server.gateway.long_poll import LOOK_EVERY, LongPoll, PollResult
+from headway.server.gateway.long_poll import READ_LEASES_EVERY, LongPoll, PollResult
 from headway.server.gateway.publishing import Declaration, changes, publish
 from headway.server.gateway.registry import Registration, WorkerRegistry
 from headway.server.gateway.results import ResultBatch
@@ -185,13 +185,13 @@ class WorkerGateway:
         session = await self._session(worker_id, token_id)
         if not await self.store.drain(worker_id):
             raise WorkerUnknown(worker_id=worker_id)
-        session.stir()
+        session.wake_polls()
 
     async def leave(self, worker_id: str, *, token_id: str | None = None) -> int:
         """Remove a worker that leaves, and queue its jobs again. Return how many. It may be repeated."""
         session = await self._session(worker_id, token_id)
         count = await end_worker(self.store, worker_id, self.in_force.policy, lambda _: Released("drained"), left=True)
-        session.let_go(list(session.leases))
+        session.release(list(session.leases))
         return count
 
     async def dismiss(self, worker_id: str, reason: str) -> int:
@@ -199,7 +199,7 @@ class WorkerGateway:
         count = await end_worker(self.store, worker_id, self.in_force.policy, lambda _: Released(reason))
         session = self._sessions.get(worker_id)
         if session is not None:
-            session.let_go(list(session.leases))
+            session.release(list(session.leases))
         return count
 
     # ------------------------------------------------------------------ polls and results
@@ -228,12 +228,14 @@ class WorkerGateway:
             if gone is not None:
                 gone.add_done_callback(lambda _: poll.wake.set())
             polled = await LongPoll(self.store, self.in_force, session, poll, request, gone).run()
-        strays = [lease for lease in polled.leases if not session.registration.may_run(lease.task)]
-        if not strays:
+        unregistered = [lease for lease in polled.leases if not session.registration.may_run(lease.task)]
+        if not unregistered:
             return polled
         # A class holds jobs of many tasks. Jobs of tasks that the token is not for go to workers that name them.
-        await self.finish(worker_id, [result_of(Unknown(), one.job_id, one.token) for one in strays], token_id=token_id)
-        return polled._replace(leases=[lease for lease in polled.leases if lease not in strays], more=True)
+        await self.finish(
+            worker_id, [result_of(Unknown(), one.job_id, one.token) for one in unregistered], token_id=token_id
+        )
+        return polled._replace(leases=[lease for lease in polled.leases if lease not in unregistered], more=True)
 
     async def finish(
         self, worker_id: str, ended: Sequence[ResultReport], *, token_id: str | None = None
@@ -258,7 +260,7 @@ class WorkerGateway:
         session = await self._session(worker_id, token_id)
         job_id = JobId(update.task_id)
         if job_id not in session.leases:
-            await session.look()
+            await session.read_leases()
         lease = session.leases.get(job_id)
         if lease is None or token_of(update.fence) not in (None, lease.token):
             return False
@@ -278,7 +280,7 @@ class WorkerGateway:
         known = heartbeat.policy_version in (None, version)
         reply = WorkerHeartbeatReply(policy_version=version, policy=None if known else policy_data(policy))
         if heartbeat.seq is not None and not await self.registry.is_latest(worker_id, heartbeat.seq):
-            await session.look(within=LOOK_EVERY)
+            await session.read_leases(within=READ_LEASES_EVERY)
             reply.state = (await self.store.exchange(Exchange(worker_id))).worker_state
             reply.cancel, reply.lost, reply.ignored = session.cancels(), session.lost(), True
         else:
@@ -297,9 +299,9 @@ class WorkerGateway:
             await self.store.drain(registration.worker_id)
         held = heartbeat.tasks
         if held is None or policy.ladder.rungs or any(one.fence is None for one in held):
-            await session.look()
+            await session.read_leases()
         else:
-            await session.look(within=LOOK_EVERY)
+            await session.read_leases(within=READ_LEASES_EVERY)
         named = {lease.job_id: lease.token for lease in session.leases.values()}
         if held is not None:
             tokens = {JobId(one.task_id): token_of(one.fence) for one in held}
@@ -326,7 +328,7 @@ class WorkerGateway:
         for session in self._sessions.values():
             for poll in session.polls:
                 poll.over = True
-            session.stir()
+            session.wake_polls()
 
     async def close(self) -> None:
         self.stop()

@@ -30,7 +30,7 @@ class PendingPoll:
         self.waits = False  # The store wakes this worker for new jobs.
 
 
-class DeliveredNews:
+class DeliveryState:
     """The cancels, drains and budgets that polls have delivered, so that the next poll does not end early for them."""
 
     __slots__ = ("budgets", "cancels", "drains")
@@ -59,7 +59,7 @@ class WorkerSession:
         self.transient: dict[JobId, Lease] = {}  # Handed out by this process. No store knows which worker has them.
         self.stopped: set[JobId] = set()  # Ended by the server, not by the worker.
         # Separate for polls that claim jobs and polls that do not, because a worker may have one of each open.
-        self.delivered = {True: DeliveredNews(), False: DeliveredNews()}
+        self.delivered = {True: DeliveryState(), False: DeliveryState()}
         self.begun: dict[JobId, float] = {}  # When this process handed out each job, by the monotonic clock.
         self.exchanging = asyncio.Lock()  # A job source serves one exchange at a time.
         self.polls: list[PendingPoll] = []
@@ -75,10 +75,10 @@ class WorkerSession:
         self._make_job_source = make_job_source
         self._job_sources: dict[frozenset[str], StoreJobSource] = {}
         self._last_read = -1.0
-        self._news = True  # The leases may have changed since they were read.
+        self._leases_changed = True  # The leases may have changed since they were read.
         self._dismissed: set[JobId] = set()
-        self._looking = asyncio.Lock()
-        self._meanwhile: list[tuple[JobId, Lease | None]] = []  # Changes during a read of the store.
+        self._read_lock = asyncio.Lock()
+        self._changes_during_read: list[tuple[JobId, Lease | None]] = []  # Changes during a read of the store.
         self._listeners: list[asyncio.Task[None]] = []
 
     def job_source(self, capabilities: frozenset[str] | None = None) -> StoreJobSource:
@@ -95,19 +95,19 @@ class WorkerSession:
 
     # ------------------------------------------------------------------ leases
 
-    async def look(self, *, within: float = 0.0) -> None:
+    async def read_leases(self, *, within: float = 0.0) -> None:
         """Read the worker's leases, unless they were read ``within`` seconds and the store has reported no change."""
-        async with self._looking:
-            if not self._news and time.monotonic() - self._last_read < within:
+        async with self._read_lock:
+            if not self._leases_changed and time.monotonic() - self._last_read < within:
                 return
-            self._news = False
+            self._leases_changed = False
             self._last_read = time.monotonic()
-            self._meanwhile = []
+            self._changes_during_read = []
             held = await self._store.leases(worker_id=self.registration.worker_id, limit=self.registration.slots)
             self.stopped = await self._registry.stopped(self.registration.worker_id)
             # A job that cannot be read is not handed out. The claim or the next renewal ends it as a dead letter.
             self.leases = {lease.job_id: lease for lease in held if lease.unreadable is None}
-            for job_id, lease in self._meanwhile:  # They may be newer than what was read.
+            for job_id, lease in self._changes_during_read:  # They may be newer than what was read.
                 self._put(job_id, lease)
         for delivered in self.delivered.values():
             delivered.cancels &= self.leases.keys() | self.stopped
@@ -130,7 +130,7 @@ class WorkerSession:
                 if len(self.transient) > self.registration.slots:
                     del self.transient[next(iter(self.transient))]
 
-    def let_go(self, job_ids: Iterable[JobId]) -> None:
+    def release(self, job_ids: Iterable[JobId]) -> None:
         """Record jobs that have ended, and wake the polls, which may have room for more."""
         for job_id in job_ids:
             self._note(job_id, None)
@@ -138,15 +138,15 @@ class WorkerSession:
             self.begun.pop(job_id, None)
             for delivered in self.delivered.values():
                 delivered.cancels.discard(job_id)
-        self.stir()
+        self.wake_polls()
 
     def dismiss(self, job_ids: Iterable[JobId]) -> None:
         """Stop naming these jobs as lost. The worker has reported them, so it runs them no longer."""
         self._dismissed.update(job_ids)
 
     def _note(self, job_id: JobId, lease: Lease | None) -> None:
-        if self._looking.locked():
-            self._meanwhile.append((job_id, lease))
+        if self._read_lock.locked():
+            self._changes_during_read.append((job_id, lease))
         self._put(job_id, lease)
 
     def _put(self, job_id: JobId, lease: Lease | None) -> None:
@@ -179,7 +179,7 @@ class WorkerSession:
             if takes_over:
                 for other in self.polls:
                     other.over = other.over or other.claims
-                self.stir()
+                self.wake_polls()
             self.newest = poll
         self.polls.append(poll)
         if waits:
@@ -194,7 +194,7 @@ class WorkerSession:
             if not self.polls and self._listeners:
                 asyncio.get_running_loop().call_later(LINGER, self._close_if_unused)
 
-    def stir(self) -> None:
+    def wake_polls(self) -> None:
         """Wake all polls."""
         for poll in self.polls:
             poll.wake.set()
@@ -217,12 +217,12 @@ class WorkerSession:
             return
         worker_id, loop = self.registration.worker_id, asyncio.get_running_loop()
         # Subscribe before the tasks start, so that no message is missed.
-        jobs, news = self._store.subscribe(worker_id), self._store.subscribe(worker_id + LEASE_CHANNEL)
+        jobs, changes = self._store.subscribe(worker_id), self._store.subscribe(worker_id + LEASE_CHANNEL)
         self._listeners = [
             loop.create_task(self._follow(jobs, self._wake)),
-            loop.create_task(self._follow(news, self._note_news)),
+            loop.create_task(self._follow(changes, self._mark_leases_changed)),
         ]
-        self._news = True  # The leases may have changed while nothing was subscribed.
+        self._leases_changed = True  # The leases may have changed while nothing was subscribed.
 
     async def _follow(self, subscription: Subscription, act: Callable[[], None]) -> None:
         """Act on messages of the store until cancelled."""
@@ -230,7 +230,7 @@ class WorkerSession:
             while True:
                 if await subscription.wait(60.0) is not None:
                     act()
-                    self.stir()
+                    self.wake_polls()
         finally:
             subscription.close()
 
@@ -238,6 +238,6 @@ class WorkerSession:
         """Record that a job was submitted which this worker can run."""
         self.woken = True
 
-    def _note_news(self) -> None:
+    def _mark_leases_changed(self) -> None:
         """Record that a job of this worker was cancelled, or that the worker was drained."""
-        self._news = True
+        self._leases_changed = True

@@ -118,7 +118,7 @@ async def _come_back(service: Service, caller: Principal, websocket: WebSocket, 
     if session is not None:
         await _serve(service, caller, websocket, session)
         return
-    job = (await service.client.look([JobId(task_id[:64])]))[0]
+    job = (await service.client.read_jobs([JobId(task_id[:64])]))[0]
     where = None
     if job is not None and caller.tenant in (None, job.tenant):
         where = await service.sessions.where(job)

@@ -25,7 +25,7 @@ Include = Annotated[
 
 async def find(service: Service, caller: Principal, task_id: str) -> JobRecord:
     """Read a task that the caller may see. Raises ``JobNotFound``, also for a task of another tenant."""
-    job = (await service.client.look([JobId(task_id)]))[0]
+    job = (await service.client.read_jobs([JobId(task_id)]))[0]
     if job is None or (caller.tenant is not None and job.tenant != caller.tenant):
         raise JobNotFound(f"no task {task_id}; it may have been removed since it ended", job_id=task_id)
     return job

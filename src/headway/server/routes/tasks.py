@@ -89,11 +89,11 @@ async def submit_task(request: Request, new: NewTask) -> Response:
     summary="Submit up to 1,000 tasks, all or none",
 )
 async def submit_tasks(
-    request: Request, news: Annotated[list[NewTask], Body(min_length=1, max_length=BULK_MAX)]
+    request: Request, requests: Annotated[list[NewTask], Body(min_length=1, max_length=BULK_MAX)]
 ) -> Response:
     """Keep all of the tasks in one step, or none; a problem names the `index` of the task that has it."""
     service = service_of(request)
-    calls = await make_calls(service, caller_of(request), news)
+    calls = await make_calls(service, caller_of(request), requests)
     return reply({"tasks": [_submitted(kept) for kept in await submit(service, calls)]}, 201)
 
 

@@ -117,9 +117,9 @@ async def poll(request: Request, worker_id: WorkerId) -> Response:
     service, token_id = service_of(request), caller_of(request).token_id
     gateway = await service.gateway()
     registration = await gateway.registry.find(worker_id, token_id)
-    if stray := sorted(set(body.capabilities or ()).difference(registration.capabilities)):
-        raise Problem("invalid", f"capabilities: {stray[0]!r} was not registered")
-    async with _until_gone(request, service, patient=body.wait_seconds > 0) as gone:
+    if unknown := sorted(set(body.capabilities or ()).difference(registration.capabilities)):
+        raise Problem("invalid", f"capabilities: {unknown[0]!r} was not registered")
+    async with _until_gone(request, service, waits=body.wait_seconds > 0) as gone:
         polled = await gateway.poll(worker_id, body, token_id=token_id, gone=gone)
     tasks, unreadable = await hand_out(polled.leases, service.addresses)
     if unreadable:
@@ -220,10 +220,10 @@ async def drain(request: Request, worker_id: WorkerId) -> Response:
 
 
 @asynccontextmanager
-async def _until_gone(request: Request, service: Service, *, patient: bool) -> AsyncIterator[asyncio.Future[None]]:
+async def _until_gone(request: Request, service: Service, *, waits: bool) -> AsyncIterator[asyncio.Future[None]]:
     """Yield a future that is done once the client has disconnected or its token is invalid."""
     token_id = caller_of(request).token_id
-    if not patient:
+    if not waits:
         async with _watched([asyncio.ensure_future(_disconnected(request))]) as gone:
             yield gone
         return

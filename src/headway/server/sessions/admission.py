@@ -49,7 +49,7 @@ class SessionBroker:
         self._service = service
         self._open: dict[JobId, InteractiveSession] = {}
         self._living: set[asyncio.Task[None]] = set()
-        self._stewarding: asyncio.Task[None] | None = None
+        self._preempting: asyncio.Task[None] | None = None
         routes = [
             WebSocketRoute(f"{PATH}{{job_id}}", self.dial),
             WebSocketRoute(f"{PATH}{{job_id}}/client", self.take_back),
@@ -121,7 +121,7 @@ class SessionBroker:
         for session in list(self._open.values()):
             session.cut(1012, "the server leaves")
             await session.end()
-        tasks = [*self._living, *([self._stewarding] if self._stewarding else [])]
+        tasks = [*self._living, *([self._preempting] if self._preempting else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -172,18 +172,18 @@ class SessionBroker:
             self._open.pop(session.job_id, None)
 
         living.add_done_callback(forget)
-        if self._stewarding is None or self._stewarding.done():
-            self._stewarding = asyncio.create_task(self._preemptor())
+        if self._preempting is None or self._preempting.done():
+            self._preempting = asyncio.create_task(self._preemptor())
 
     async def _preemptor(self) -> None:
         """Preempt sessions promptly, without waiting for a worker to do it. Ends with the last session."""
         preemptor = Preemptor(await self._service.store(), self._service.app.in_force)
 
-        async def look() -> float | None:
+        async def preempt() -> float | None:
             await preemptor()
             return None
 
-        upkeep = asyncio.create_task(every(ROOM_EVERY, look, name="sessions"))
+        upkeep = asyncio.create_task(every(ROOM_EVERY, preempt, name="sessions"))
         try:
             while self._living:
                 await asyncio.wait(self._living, return_when=asyncio.ALL_COMPLETED)

@@ -35,7 +35,7 @@ RESTARTING = 1012
 LAST_WORDS = 1.0  # Seconds for a slow client to receive how its session ended.
 LOST_SECONDS = 5.0  # Seconds for a job to end after its worker disconnected. Then the worker counts as dead.
 DRAINED = 2.0  # Seconds for a worker to disconnect after its job has ended.
-LOOK_AGAIN = 1.0  # Seconds before a store that did not answer is read again.
+READ_RETRY = 1.0  # Seconds before a store that did not answer is read again.
 RETURNED = OUTPUT_MAX // 8  # Bytes of credit that are returned together.
 
 encode = msgspec.json.Encoder().encode
@@ -81,7 +81,7 @@ class InteractiveSession:
         self._unreturned = 0  # Credit that was not returned to the worker yet.
         self._room = INPUT_MAX  # Bytes that the worker accepts.
         self._has_room = asyncio.Event()
-        self._news = asyncio.Event()  # Wakes the task that writes to the client.
+        self._outgoing = asyncio.Event()  # Wakes the task that writes to the client.
         self._final: asyncio.Future[SessionEnd] = asyncio.get_running_loop().create_future()
         self._connection: _ClientConnection | None = None
         self._alone = asyncio.Event()  # No client is connected.
@@ -126,7 +126,7 @@ class InteractiveSession:
     def _settle(self, final: SessionEnd) -> None:
         if not self._final.done():
             self._final.set_result(final)
-            self._news.set()
+            self._outgoing.set()
 
     async def _part(self) -> None:
         worker, self._worker = self._worker, None
@@ -175,7 +175,7 @@ class InteractiveSession:
                                         await self._parted.wait()
                             return final
             except HeadwayError:
-                await asyncio.sleep(LOOK_AGAIN)
+                await asyncio.sleep(READ_RETRY)
 
     def _judge(self, job: JobRecord | None) -> SessionEnd | None:
         if job is None:
@@ -206,7 +206,7 @@ class InteractiveSession:
             self._worker = None
             self._parted.set()
             self._has_room.set()
-            self._news.set()
+            self._outgoing.set()
 
     def _take(self, data: bytes | None, text: str | None) -> bool:
         if data is None:
@@ -226,7 +226,7 @@ class InteractiveSession:
     def _put(self, message: str | bytes, size: int) -> None:
         self._outbox.append((message, size))
         self._held += size
-        self._news.set()
+        self._outgoing.set()
 
     async def _return_credit(self, size: int) -> None:
         self._held -= size
@@ -307,7 +307,7 @@ class InteractiveSession:
             started = {"type": "started", "task_id": self.job_id, "resume": self._resume}
             await socket.send_text(encode(started).decode())
             while True:
-                self._news.clear()
+                self._outgoing.clear()
                 while self._outbox:
                     message, size = self._outbox[0]
                     await _send(socket, message)
@@ -316,7 +316,7 @@ class InteractiveSession:
                 if self._final.done():
                     await self._send_end(socket, self._final.result())
                     return
-                await self._news.wait()
+                await self._outgoing.wait()
 
     async def _send_end(self, socket: WebSocket, final: SessionEnd) -> None:
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):

@@ -90,9 +90,11 @@ async def finish(
 
 async def with_sessions(db: PostgresRunner, memory: PostgresCache, seen: Snapshot) -> Snapshot:
     """Add what runs to a snapshot where sessions may be among it, ladder or not."""
-    if seen.floor is not None or all(view.key.rung != INTERACTIVE for view in seen.classes):
+    if seen.running_jobs is not None or all(view.key.rung != INTERACTIVE for view in seen.classes):
         return seen
-    return seen._replace(floor=await read_running(db, memory.namespace_id, memory.rule_index.ladder, seen.now_at))
+    return seen._replace(
+        running_jobs=await read_running(db, memory.namespace_id, memory.rule_index.ladder, seen.now_at)
+    )
 
 
 async def _call(

@@ -19,19 +19,19 @@ log = logging.getLogger("headway.stores")
 
 T = TypeVar("T")
 
-PATIENCE = 1.0  # Seconds that one call may wait for the transient store in total.
+TIMEOUT = 1.0  # Seconds that one call may wait for the transient store in total.
 PROMPT = 0.5  # Fraction of PATIENCE in which a store must answer to count as back. A slower one would delay every call.
-AGAIN = 0.1  # Seconds before the first attempt to reconnect, doubled each time.
-AGAIN_MAX = 2.0  # Maximum seconds between attempts to reconnect.
-TOLD_AGAIN = 30.0  # Seconds until a warning is repeated, doubled each time.
-TOLD_AGAIN_MAX = 3_600.0  # Maximum seconds between warnings.
+RECONNECT = 0.1  # Seconds before the first attempt to reconnect, doubled each time.
+RECONNECT_MAX = 2.0  # Maximum seconds between attempts to reconnect.
+WARN_AGAIN = 30.0  # Seconds until a warning is repeated, doubled each time.
+WARN_AGAIN_MAX = 3_600.0  # Maximum seconds between warnings.
 
 
 class WaitAllowance:
     """The time that one call may wait for the transient store, over all its requests."""
 
     def __init__(self) -> None:
-        self._left = PATIENCE
+        self._left = TIMEOUT
 
     @asynccontextmanager
     async def limit(self) -> AsyncIterator[None]:
@@ -60,7 +60,7 @@ class OptionalStore:
         self._opened = False
         self._problem: str | None = None
         self._since = 0.0  # When it became unavailable, on the monotonic clock.
-        self._looking: asyncio.Task[None] | None = None
+        self._reconnecting: asyncio.Task[None] | None = None
 
     @property
     def away(self) -> str | None:
@@ -70,25 +70,25 @@ class OptionalStore:
     async def open(self) -> None:
         """Open the store, now or once it is available. Raises ``StoreError`` for a permanent error."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 await self._open()
         except (StoreUnavailable, StoreFull, TimeoutError) as problem:
             self._lost(problem)
 
     async def close(self) -> None:
-        looking, self._looking = self._looking, None
-        if looking is not None and looking.get_loop() is asyncio.get_running_loop():
-            looking.cancel()
-            await asyncio.wait([looking])
-        elif looking is not None and not looking.get_loop().is_closed():
-            looking.get_loop().call_soon_threadsafe(looking.cancel)
+        reconnecting, self._reconnecting = self._reconnecting, None
+        if reconnecting is not None and reconnecting.get_loop() is asyncio.get_running_loop():
+            reconnecting.cancel()
+            await asyncio.wait([reconnecting])
+        elif reconnecting is not None and not reconnecting.get_loop().is_closed():
+            reconnecting.get_loop().call_soon_threadsafe(reconnecting.cancel)
         if self._opened:
             await self._store.close()
 
     async def ask(self, call: Callable[[Store], Awaitable[T]], allowance: WaitAllowance | None = None) -> T | None:
         """Call the store within the rest of an allowance. Return None if the store is unavailable."""
         if self._problem is not None:
-            self._look_for_it()
+            self._start_reconnecting()
             return None
         try:
             async with (allowance or WaitAllowance()).limit():
@@ -100,10 +100,10 @@ class OptionalStore:
     async def require(self, call: Callable[[Store], Awaitable[T]]) -> T:
         """Call the store for what no other store can do. Raises ``StoreUnavailable``."""
         if self._problem is not None:
-            self._look_for_it()
+            self._start_reconnecting()
             raise _missing(self._problem)
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 return await call(self._store)
         except (StoreUnavailable, TimeoutError) as problem:
             self._lost(problem)
@@ -130,31 +130,31 @@ class OptionalStore:
             self._since = time.monotonic()
             log.warning(LogEvent("transient_store.unavailable", error=_text(problem)))
         self._problem = _text(problem)
-        self._look_for_it()
+        self._start_reconnecting()
 
     def _age(self) -> float:
         """Return for how many seconds the store has been unavailable."""
         return round(time.monotonic() - self._since, 1)
 
-    def _look_for_it(self) -> None:
-        looking = self._looking
-        if looking is None or looking.done() or looking.get_loop().is_closed():
-            self._looking = asyncio.get_running_loop().create_task(self._look())
+    def _start_reconnecting(self) -> None:
+        reconnecting = self._reconnecting
+        if reconnecting is None or reconnecting.done() or reconnecting.get_loop().is_closed():
+            self._reconnecting = asyncio.get_running_loop().create_task(self._reconnect())
 
-    async def _look(self) -> None:
+    async def _reconnect(self) -> None:
         """Try to reconnect, less and less often, until the store answers."""
-        delay, told, tell_after = AGAIN, time.monotonic(), TOLD_AGAIN
+        delay, warned_at, warn_after = RECONNECT, time.monotonic(), WARN_AGAIN
         while self._problem is not None:
             await asyncio.sleep(delay * random.uniform(0.7, 1.3))
-            delay = min(delay * 2, AGAIN_MAX)
+            delay = min(delay * 2, RECONNECT_MAX)
             try:
-                async with asyncio.timeout(PATIENCE * (PROMPT if self._opened else 1.0)):
+                async with asyncio.timeout(TIMEOUT * (PROMPT if self._opened else 1.0)):
                     await self._open()
             except (HeadwayError, TimeoutError) as problem:
                 self._problem = _text(problem)
-                if time.monotonic() - told > tell_after:
+                if time.monotonic() - warned_at > warn_after:
                     log.warning(LogEvent("transient_store.unavailable", after=self._age(), error=self._problem))
-                    told, tell_after = time.monotonic(), min(tell_after * 2, TOLD_AGAIN_MAX)
+                    warned_at, warn_after = time.monotonic(), min(warn_after * 2, WARN_AGAIN_MAX)
             else:
                 self._problem = None
                 self.returns += 1
@@ -166,4 +166,4 @@ def _missing(problem: str) -> StoreUnavailable:
 
 
 def _text(problem: Exception) -> str:
-    return str(problem) or f"no answer within {PATIENCE:g} s"
+    return str(problem) or f"no answer within {TIMEOUT:g} s"

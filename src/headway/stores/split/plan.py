@@ -31,18 +31,18 @@ def leading(takes: Sequence[Take]) -> tuple[Take, ...]:
     return tuple(takes[:ends])
 
 
-def split_plan(takes: Sequence[Take], holds: Callable[[ClassKey], bool], strays: Collection[ClassKey]) -> SplitPlan:
+def split_plan(takes: Sequence[Take], holds: Callable[[ClassKey], bool], misplaced: Collection[ClassKey]) -> SplitPlan:
     """Split the takes of a plan.
 
     ``holds``: whether the transient store has jobs of a class. Classes without jobs do not block others.
-    ``strays``: the transient classes of the durable store. Their jobs were submitted before the transient store
+    ``misplaced``: the transient classes of the durable store. Their jobs were submitted before the transient store
     existed, or in a transaction. They are claimed there once the transient store has no jobs of the same class.
     """
     first = leading(takes)
-    durable = [take for take in first if take.key in strays]
+    durable = [take for take in first if take.key in misplaced]
     then: list[Take] = []
     for take in takes[len(first) :]:
-        if take.key.persist or (take.key in strays and not holds(take.key)):
+        if take.key.persist or (take.key in misplaced and not holds(take.key)):
             if then:
                 return SplitPlan(first, tuple(durable), tuple(then), rest=True)
             durable.append(take)
@@ -87,13 +87,13 @@ def join_views(durable: Snapshot, transient: Mapping[ClassKey, ClassView]) -> Sn
     behind = max((view.head_key for view in durable.classes), default=0)
     for key, view in transient.items():
         oldest_at = None if view.oldest_at is None else durable.now_at + view.oldest_at
-        stray = classes.get(key)
-        if stray is None:
+        durable_view = classes.get(key)
+        if durable_view is None:
             classes[key] = view._replace(oldest_at=oldest_at, head_key=behind + view.head_key, fair=True)
         else:
-            since = [at for at in (oldest_at, stray.oldest_at) if at is not None]
-            waiting = stray.waiting + view.waiting
-            classes[key] = stray._replace(waiting=waiting, oldest_at=min(since, default=None), fair=True)
+            since = [at for at in (oldest_at, durable_view.oldest_at) if at is not None]
+            waiting = durable_view.waiting + view.waiting
+            classes[key] = durable_view._replace(waiting=waiting, oldest_at=min(since, default=None), fair=True)
     return durable._replace(classes=tuple(sorted(classes.values(), key=_by_key)))
 
 

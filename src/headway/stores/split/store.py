@@ -90,10 +90,10 @@ class SplitStore:
         )
         self.namespace = durable.namespace
         self._views: dict[ClassKey, ClassView] = {}  # The classes of the transient store, as last seen.
-        self._looked = -IDLE_SECONDS  # When they were read, on the monotonic clock.
+        self._read_at = -IDLE_SECONDS  # When they were read, on the monotonic clock.
         self._waiting: set[str] = set()  # The workers that wait at the transient store, as far as we know.
         self._classes = 0  # How many classes the transient store has.
-        self._strays: frozenset[ClassKey] = frozenset()  # Transient classes of the durable store.
+        self._misplaced: frozenset[ClassKey] = frozenset()  # Transient classes of the durable store.
         self._fruitless: dict[ClassKey, float] = {}  # By class: until when it is skipped.
         self._begun: dict[str, PartialClaim] = {}  # By worker.
         self._known_workers: set[str] = set()  # Workers that it knows since it recovered.
@@ -145,7 +145,7 @@ class SplitStore:
         claim = await self._claim_transient(request, plan, left, passing, allowance)
         leases += claim.leases
         left = left.less(plan, claim.leases)
-        parts = split_plan(plan.takes, self._holds, self._strays)
+        parts = split_plan(plan.takes, self._holds, self._misplaced)
         durably = request._replace(
             finished=[r for r in request.finished if r.token] if claim.reported or not passing else request.finished,
             plan=left.of(plan, parts.durable, self._durable_known(plan)),  # Refused too if it is outdated.
@@ -183,7 +183,7 @@ class SplitStore:
             )
         kept = request.finished if counted is None else [report for report in request.finished if report.token]
         if request.want_snapshot:
-            await self._look(allowance)
+            await self._read_views(allowance)
         return self._answer(await self._durable.exchange(request._replace(finished=kept)), [])
 
     async def _claim_transient(
@@ -252,17 +252,19 @@ class SplitStore:
 
     def _note(self, snapshot: Snapshot) -> None:
         """Remember the classes of the transient store. As in every store, a class never disappears."""
-        self._looked = time.monotonic()
+        self._read_at = time.monotonic()
         self._classes = max(self._classes, len(snapshot.classes))
         gone = {key: _emptied(view) for key, view in self._views.items()}
         self._views = gone | transient_views(snapshot)
 
     def _is_idle(self) -> bool:
         """Return whether nothing waited in the transient store a moment ago."""
-        return time.monotonic() - self._looked < IDLE_SECONDS and not any(view.waiting for view in self._views.values())
+        return time.monotonic() - self._read_at < IDLE_SECONDS and not any(
+            view.waiting for view in self._views.values()
+        )
 
     def _join(self, snapshot: Snapshot) -> Snapshot:
-        self._strays = frozenset(view.key for view in snapshot.classes if not view.key.persist)
+        self._misplaced = frozenset(view.key for view in snapshot.classes if not view.key.persist)
         views = self._views
         if self._transient.away:
             views = {key: _emptied(view) for key, view in views.items()}
@@ -270,10 +272,10 @@ class SplitStore:
 
     def _durable_known(self, plan: Plan) -> int | None:
         """Return how many durable classes a plan was made from, or fewer if transient classes have appeared since."""
-        elsewhere = len(self._views.keys() - self._strays)
+        elsewhere = len(self._views.keys() - self._misplaced)
         return None if plan.known is None else max(0, plan.known - elsewhere)
 
-    async def _look(self, allowance: WaitAllowance | None = None) -> None:
+    async def _read_views(self, allowance: WaitAllowance | None = None) -> None:
         seen = await self._transient.ask(lambda store: store.snapshot(), allowance)
         if seen is not None:
             self._note(seen)
@@ -345,7 +347,7 @@ class SplitStore:
     # ------------------------------------------------------------------ snapshots and diagnosis
 
     async def snapshot(self) -> Snapshot:
-        await self._look()
+        await self._read_views()
         return self._join(await self._durable.snapshot())
 
     async def stats(self) -> Stats:
@@ -357,12 +359,12 @@ class SplitStore:
         return await self._durable.waiting_of(tenant)  # A transient job has no tenant.
 
     async def diagnose(self) -> QueueDiagnostics:
-        await self._look()
+        await self._read_views()
         queue = await self._durable.diagnose()
         return queue._replace(snapshot=self._join(queue.snapshot))
 
     async def diagnose_job(self, job_id: JobId) -> JobDiagnostics | None:
-        await self._look()
+        await self._read_views()
         diagnosis = await self._durable.diagnose_job(job_id)
         if diagnosis is None:
             return None
@@ -371,7 +373,7 @@ class SplitStore:
 
     async def record_wait_reasons(self, reasons: Mapping[ClassKey, str]) -> None:
         await self._durable.record_wait_reasons(
-            {key: why for key, why in reasons.items() if key.persist or key in self._strays}
+            {key: why for key, why in reasons.items() if key.persist or key in self._misplaced}
         )
 
     async def describe(self) -> dict[str, str]:
@@ -399,11 +401,11 @@ class SplitStore:
         touched = await self._durable.prune(keep, limit=limit)
         rules = await self._durable.read(RULES)
 
-        async def look_after(store: Store) -> None:
+        async def prune_transient(store: Store) -> None:
             await store.prune(keep, limit=limit)
             await _write_rules(store, rules)
 
-        await self._transient.ask(look_after)
+        await self._transient.ask(prune_transient)
         return touched
 
     async def _send_rules(self, store: Store) -> None:
@@ -458,5 +460,5 @@ async def _register(store: Store, beat: Heartbeat) -> None:
 def _renumbered(problem: IdempotencyConflict, places: Sequence[int]) -> IdempotencyConflict:
     """Return the error with the index of the job in the whole batch."""
     index = int(str(problem.facts["index"]))
-    said = str(problem).replace(f"job {index} of", f"job {places[index]} of", 1)
-    return IdempotencyConflict(said, **(problem.facts | {"index": places[index]}))
+    message = str(problem).replace(f"job {index} of", f"job {places[index]} of", 1)
+    return IdempotencyConflict(message, **(problem.facts | {"index": places[index]}))

@@ -31,16 +31,16 @@ class SplitSubscription:
             left = max(0.0, until - loop.time())
             for subscription in self._subscriptions:
                 if subscription not in self._waits:
-                    self._waits[subscription] = loop.create_task(_heard(subscription))
-            patience = left if len(self._subscriptions) > 1 else min(left, ABSENT)
+                    self._waits[subscription] = loop.create_task(_wait(subscription))
+            step = left if len(self._subscriptions) > 1 else min(left, ABSENT)
             # Pending waits are not cancelled, so that a wake-up between two calls is kept for the next one.
             done, _ = await asyncio.wait(
-                self._waits.values(), timeout=patience, return_when=asyncio.FIRST_COMPLETED
+                self._waits.values(), timeout=step, return_when=asyncio.FIRST_COMPLETED
             )  # fmt: skip
             self._waits = {subscription: task for subscription, task in self._waits.items() if task not in done}
-            heard = [names for task in done if (names := task.result()) is not None]
-            if heard:
-                return [name for names in heard for name in names] if all(heard) else ()
+            messages = [names for task in done if (names := task.result()) is not None]
+            if messages:
+                return [name for names in messages for name in names] if all(messages) else ()
             if loop.time() >= until:
                 return None
 
@@ -55,5 +55,5 @@ class SplitSubscription:
             self._subscriptions.append(second)
 
 
-async def _heard(subscription: Subscription) -> Sequence[JobId] | None:
+async def _wait(subscription: Subscription) -> Sequence[JobId] | None:
     return await subscription.wait(WAIT_SECONDS)

@@ -30,14 +30,14 @@ from headway.policy_store.catalogue import CronDocument
 from headway.policy_store.current import CurrentPolicy
 from headway.protocol import worker as messages
 from headway.protocol.conversion import lease_of, result_of
-from headway.protocol.http_client import PATIENCE, HttpClient
+from headway.protocol.http_client import REPLY_SECONDS, HttpClient
 from headway.protocol.worker import GRACE_MAX, PollReply, RegisterReply, ResultReport, WorkerHeartbeatReply
 from headway.stores.base import LEASE_CHANNEL, Heartbeat, HeartbeatReply, Progress, Store, Subscription
 from headway.worker.backend.base import AppManifest, EndingOf, JobSource, LeaseTimes, RegisteredWorker
 
 log = logging.getLogger("headway.worker")
 
-NEWS_WAIT = 5.0  # Seconds that the server may hold a poll for changes.
+POLL_SECONDS = 5.0  # Seconds that the server may hold a poll for changes.
 JOBS_WAIT = 20.0  # Seconds that the server may hold a poll for jobs; never more than half of ``confirm``.
 BATCH = 500  # Results in one request.
 BODY_MAX = 2 << 20  # Bytes of results in one request; servers accept twice as much.
@@ -208,7 +208,7 @@ class HttpJobSource:
         self._in_force = in_force
         self._confirm = confirm
         self._mark = mark
-        self._standing: asyncio.Task[None] | None = None
+        self._waiting_poll: asyncio.Task[None] | None = None
         self._about_to: asyncio.TimerHandle | None = None  # Timer that sends a standing poll.
         self._promised = (0, 0)  # Slots of the standing poll, and how many of them are below the reserve.
         self._arrived: list[Lease] = []
@@ -216,7 +216,7 @@ class HttpJobSource:
         self._notifier = LocalEvent()
         self._leaving = False
         self._state = WorkerState.ACTIVE
-        self._errands: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
 
     def offer_learned(self, learn: Callable[[str], bool]) -> None:
         """Do nothing. A server sends a worker only jobs of the tasks that the worker registered."""
@@ -245,7 +245,7 @@ class HttpJobSource:
         polled, given = answer
         leases, self._arrived = [*self._arrived, *given], []
         if not polled.more:
-            self._stand(*self._left(free, free_below, leases))
+            self._start_waiting_poll(*self._left(free, free_below, leases))
         refused = [(one.task_id, "lost") for one in polled.refused]
         return ClaimResult(leases, refused, polled.more, self._state, polled.next_due_seconds)
 
@@ -258,7 +258,7 @@ class HttpJobSource:
 
     async def close(self) -> None:
         self._hold()
-        tasks = [task for task in (self._standing, *self._errands) if task is not None]
+        tasks = [task for task in (self._waiting_poll, *self._background) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -278,7 +278,7 @@ class HttpJobSource:
                 available_capacity=slots,
                 below=below,
                 claim_id=uuid.uuid4().hex if slots else None,
-                takes_over=slots > 0 and self._standing is not None,
+                takes_over=slots > 0 and self._waiting_poll is not None,
                 results=batches[-1] if batches else [],
                 progress=[
                     messages.ProgressUpdate(
@@ -340,19 +340,19 @@ class HttpJobSource:
 
     # ------------------------------------------------------------------ the standing poll
 
-    def _stand(self, free: int, free_below: int) -> None:
+    def _start_waiting_poll(self, free: int, free_below: int) -> None:
         """Start a standing poll for these slots, unless there is one."""
-        if self._standing is None and free > 0 and not self._leaving and self._state is WorkerState.ACTIVE:
+        if self._waiting_poll is None and free > 0 and not self._leaving and self._state is WorkerState.ACTIVE:
             if free_below > 0:
-                self._send_standing(free, min(free, free_below))
+                self._send_waiting_poll(free, min(free, free_below))
             else:
                 loop = asyncio.get_running_loop()
-                self._about_to = loop.call_later(RESERVE_PAUSE, self._send_standing, free, 0)
+                self._about_to = loop.call_later(RESERVE_PAUSE, self._send_waiting_poll, free, 0)
 
-    def _send_standing(self, free: int, below: int) -> None:
+    def _send_waiting_poll(self, free: int, below: int) -> None:
         self._about_to = None
         self._promised = (free, below)
-        self._standing = asyncio.get_running_loop().create_task(self._wait_for_jobs(free, below))
+        self._waiting_poll = asyncio.get_running_loop().create_task(self._wait_for_jobs(free, below))
 
     def _hold(self) -> None:
         """Cancel a standing poll that has not been sent yet."""
@@ -377,7 +377,7 @@ class HttpJobSource:
         except WorkerUnknown:
             self._state = WorkerState.DEAD
         finally:
-            self._standing, self._promised = None, (0, 0)
+            self._waiting_poll, self._promised = None, (0, 0)
             self._notifier.notify()
 
     async def _until_answered(self, request: messages.PollRequest) -> tuple[float, list[Lease]]:
@@ -398,8 +398,8 @@ class HttpJobSource:
             delay = min(delay * 2, BACKOFF_MAX)
 
     async def _poll(self, request: messages.PollRequest) -> tuple[PollReply, list[Lease]]:
-        path, patience = f"{self._path}/poll", request.wait_seconds + PATIENCE
-        polled = await self._caller.ask(path, request, PollReply, patience=patience)
+        path, timeout = f"{self._path}/poll", request.wait_seconds + REPLY_SECONDS
+        polled = await self._caller.ask(path, request, PollReply, timeout=timeout)
         if self._state is WorkerState.ACTIVE:
             self._state = polled.state
         try:
@@ -422,10 +422,10 @@ class HttpJobSource:
         with contextlib.suppress(HeadwayError):  # The server returns the jobs when the worker leaves.
             await self._results([result_of(Released("drained"), lease.job_id, lease.token) for lease in leases])
 
-    def _send(self, errand: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(errand)
-        self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
+    def _send(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
 
 class LocalEvent:
@@ -434,18 +434,18 @@ class LocalEvent:
     call = None
 
     def __init__(self) -> None:
-        self._rung = asyncio.Event()
+        self._event = asyncio.Event()
 
     def notify(self) -> None:
-        self._rung.set()
+        self._event.set()
 
     async def wait(self, timeout: float) -> Sequence[JobId] | None:
         try:
             async with asyncio.timeout(timeout):
-                await self._rung.wait()
+                await self._event.wait()
         except TimeoutError:
             return None
-        self._rung.clear()
+        self._event.clear()
         return ()
 
     def close(self) -> None: ...
@@ -466,12 +466,12 @@ class HttpNotifications(LocalEvent):
 
     async def _listen(self) -> None:
         """Poll the server for changes until the server does not know the worker any more."""
-        request = messages.PollRequest(available_capacity=0, wait_seconds=NEWS_WAIT)
+        request = messages.PollRequest(available_capacity=0, wait_seconds=POLL_SECONDS)
         known: tuple[Any, ...] = (set(), WorkerState.ACTIVE, self._in_force.version, {})
         delay = BACKOFF_MIN
         while True:
             try:
-                polled = await self._caller.ask(self._path, request, PollReply, patience=NEWS_WAIT + PATIENCE)
+                polled = await self._caller.ask(self._path, request, PollReply, timeout=POLL_SECONDS + REPLY_SECONDS)
             except WorkerUnknown:
                 self.notify()
                 return

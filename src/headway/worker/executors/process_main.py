@@ -152,7 +152,7 @@ class _Context(Context):
             run.lease(),
             {},
             lambda _, fraction, note: channel.send(wire.JobProgress(fraction, note)),
-            read_messages=self._look,
+            read_messages=self._apply_budgets,
         )
         self._channel, self._encode = channel, encode
 
@@ -160,7 +160,7 @@ class _Context(Context):
         partial = self._encode(value)
         self._channel.send(wire.PartialResult(partial.result, partial.result_error))
 
-    def _look(self) -> None:
+    def _apply_budgets(self) -> None:
         for message in self._channel.pending():
             if isinstance(message, wire.BudgetChange):
                 limit = message.limit_ms

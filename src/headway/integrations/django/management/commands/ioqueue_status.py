@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from headway.core.errors import HeadwayError
 from headway.integrations.django.queue import queue
-from headway.integrations.django.status import Status, look
+from headway.integrations.django.status import Status, read_status
 
 
 class Command(BaseCommand):
@@ -24,7 +24,7 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, **given: Any) -> None:
         try:
-            status = look(queue())
+            status = read_status(queue())
         except (HeadwayError, ImproperlyConfigured) as problem:
             raise CommandError(str(problem)) from problem
         if given["json"]:
