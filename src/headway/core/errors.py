@@ -47,27 +47,26 @@ class HeadwayError(Exception):
 
     code = "error"  # Stable: HTTP replies, logs and users match on it.
 
+    def __init_subclass__(cls, *, code: str | None = None, **others: Any) -> None:
+        super().__init_subclass__(**others)
+        if code is not None:
+            cls.code = code
+
     def __init__(self, message: str | None = None, **facts: object) -> None:
         super().__init__(message or type(self).__doc__)
         self.facts = facts
 
 
-class ConfigError(HeadwayError, ValueError):
+class ConfigError(HeadwayError, ValueError, code="config"):
     """A setting has a value that cannot be used."""
 
-    code = "config"
 
-
-class UnknownOption(ConfigError):
+class UnknownOption(ConfigError, code="unknown_option"):
     """No setting or option has this name."""
 
-    code = "unknown_option"
 
-
-class BadCron(ConfigError):
+class BadCron(ConfigError, code="bad_cron"):
     """A cron expression cannot be read."""
-
-    code = "bad_cron"
 
 
 class PolicyProblem(NamedTuple):
@@ -80,44 +79,32 @@ class PolicyProblem(NamedTuple):
         return f"{self.key}: {self.text}" if self.key else self.text
 
 
-class PolicyError(ConfigError):
+class PolicyError(ConfigError, code="policy"):
     """A policy cannot be used. ``problems`` lists every problem; the message has a line for each."""
-
-    code = "policy"
 
     def __init__(self, message: str | None = None, *, problems: Sequence[PolicyProblem] = (), **facts: object) -> None:
         super().__init__(message, **facts)
         self.problems = tuple(problems) or (PolicyProblem("", str(self)),)
 
 
-class PayloadError(HeadwayError, ValueError):
+class PayloadError(HeadwayError, ValueError, code="payload"):
     """A value cannot be stored as JSON."""
 
-    code = "payload"
 
-
-class PayloadTooLarge(PayloadError):
+class PayloadTooLarge(PayloadError, code="payload_too_large"):
     """The arguments of a job are larger than the store accepts."""
 
-    code = "payload_too_large"
 
-
-class BadArguments(PayloadError, TypeError):
+class BadArguments(PayloadError, TypeError, code="bad_arguments"):
     """The arguments do not fit the task's signature."""
 
-    code = "bad_arguments"
 
-
-class UnknownTask(HeadwayError, LookupError):
+class UnknownTask(HeadwayError, LookupError, code="unknown_task"):
     """No task of this name is registered in this app."""
 
-    code = "unknown_task"
 
-
-class JobNotFound(HeadwayError, LookupError):
+class JobNotFound(HeadwayError, LookupError, code="job_not_found"):
     """The store has no job with this id; it may have been pruned."""
-
-    code = "job_not_found"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +117,12 @@ class JobError:
     retriable: bool = True
 
 
-class JobFailed(HeadwayError):
+class JobFailed(HeadwayError, code="job_failed"):
     """The job ended without a result.
 
     ``partial`` is the value that its last attempt passed to ``Context.partial``, or the ``Output`` of a program, or
     None.
     """
-
-    code = "job_failed"
 
     def __init__(
         self, message: str | None = None, *, error: JobError | None = None, partial: Any = None, **facts: object
@@ -147,20 +132,16 @@ class JobFailed(HeadwayError):
         self.partial = partial
 
 
-class JobCancelled(HeadwayError):
+class JobCancelled(HeadwayError, code="job_cancelled"):
     """The job was cancelled, or expired before it ran."""
 
-    code = "job_cancelled"
 
-
-class CommandFailed(HeadwayError):
+class CommandFailed(HeadwayError, code="command_failed"):
     """The program of a command failed.
 
     ``exit_code`` is negative for a signal, and None if the program never ran. ``retriable`` is false if another
     attempt would fail in the same way.
     """
-
-    code = "command_failed"
 
     def __init__(
         self,
@@ -179,88 +160,60 @@ class CommandFailed(HeadwayError):
         self.retriable = retriable
 
 
-class NotStored(HeadwayError):
+class NotStored(HeadwayError, code="not_stored"):
     """The store keeps neither state nor result of a transient job."""
 
-    code = "not_stored"
 
-
-class ResultTimeout(HeadwayError, TimeoutError):
+class ResultTimeout(HeadwayError, TimeoutError, code="result_timeout"):
     """The job did not finish before the timeout."""
 
-    code = "result_timeout"
 
-
-class IdempotencyConflict(HeadwayError):
+class IdempotencyConflict(HeadwayError, code="idempotency_conflict"):
     """The idempotency key or job id was used before, with another payload."""
 
-    code = "idempotency_conflict"
 
-
-class QueueFull(HeadwayError):
+class QueueFull(HeadwayError, code="queue_full"):
     """The queue is full: the policy allows no more waiting jobs. Try again later."""
 
-    code = "queue_full"
 
-
-class IllegalMove(HeadwayError):
+class IllegalMove(HeadwayError, code="illegal_move"):
     """The job's state does not allow this."""
 
-    code = "illegal_move"
 
-
-class LeaseLost(HeadwayError):
+class LeaseLost(HeadwayError, code="lease_lost"):
     """The lease has ended, so its report changes nothing."""
 
-    code = "lease_lost"
 
-
-class WorkerUnknown(HeadwayError):
+class WorkerUnknown(HeadwayError, code="worker_unknown"):
     """The store does not know this worker, or has declared it dead. The worker must register again."""
 
-    code = "worker_unknown"
 
-
-class TooMany(HeadwayError):
+class TooMany(HeadwayError, code="too_many"):
     """The server allows no more of these at once. Try again later."""
 
-    code = "too_many"
 
-
-class SessionClosed(HeadwayError, EOFError):
+class SessionClosed(HeadwayError, EOFError, code="session_closed"):
     """The other end of this session has disconnected."""
 
-    code = "session_closed"
 
-
-class StoreError(HeadwayError):
+class StoreError(HeadwayError, code="store"):
     """The store could not do what was asked."""
 
-    code = "store"
 
-
-class StoreUnavailable(StoreError):
+class StoreUnavailable(StoreError, code="store_unavailable"):
     """The store does not answer; the call may be repeated."""
 
-    code = "store_unavailable"
 
-
-class StoreBusy(StoreUnavailable):
+class StoreBusy(StoreUnavailable, code="store_busy"):
     """Another process has kept the store locked for too long."""
 
-    code = "store_busy"
 
-
-class ServerUnavailable(StoreUnavailable):
+class ServerUnavailable(StoreUnavailable, code="server_unavailable"):
     """The server does not answer, or cannot serve the call now; the call may be repeated."""
 
-    code = "server_unavailable"
 
-
-class ServerRefused(StoreError):
+class ServerRefused(StoreError, code="server_refused"):
     """The server refused the request. ``code`` is the server's own."""
-
-    code = "server_refused"
 
     def __init__(self, message: str | None = None, *, code: str | None = None, **facts: object) -> None:
         super().__init__(message, **facts)
@@ -268,34 +221,24 @@ class ServerRefused(StoreError):
             self.code = code
 
 
-class StoreFull(StoreError):
+class StoreFull(StoreError, code="store_full"):
     """The store has no room left."""
 
-    code = "store_full"
 
-
-class NotAStore(StoreError):
+class NotAStore(StoreError, code="not_a_store"):
     """The address does not lead to a Headway store."""
 
-    code = "not_a_store"
 
-
-class StoreTooNew(StoreError):
+class StoreTooNew(StoreError, code="store_too_new"):
     """The store was written by a newer Headway."""
 
-    code = "store_too_new"
 
-
-class StoreCorrupt(StoreError):
+class StoreCorrupt(StoreError, code="store_corrupt"):
     """The store's data are damaged."""
 
-    code = "store_corrupt"
 
-
-class WorkerDied(HeadwayError):
+class WorkerDied(HeadwayError, code="worker_died"):
     """The process that ran a job died. Jobs record it as their error; Headway never raises it."""
-
-    code = "worker_died"
 
 
 class Steer(Exception):

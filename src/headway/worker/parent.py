@@ -69,10 +69,8 @@ RESTART_MAX = 5.0  # Maximum seconds between starts of a runner that keeps dying
 CUT_OFF = 2.0  # Seconds for returning jobs to a store that cannot be reached; the leases end soon anyway.
 
 
-class CannotStart(HeadwayError):
+class CannotStart(HeadwayError, code="cannot_start"):
     """A runner could not load the app or open its store."""
-
-    code = "cannot_start"
 
 
 class Parent:
