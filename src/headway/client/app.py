@@ -18,7 +18,7 @@ from headway.client.command import OUTPUT, Choices, Command, CommandSignature
 from headway.client.context import Context
 from headway.client.job import Job
 from headway.client.options import TaskKeywords, TaskOptions
-from headway.client.portal import Portal
+from headway.client.portal import Portal, blocking
 from headway.client.programs.output import Output
 from headway.client.settings import Settings, gather, load_settings
 from headway.client.submit import FOLLOW_EVERY, Submitter
@@ -344,25 +344,13 @@ class Headway:
         found = await self.client.find(query)
         return [self._typed(job.task, job.job_id) for job in found]
 
-    def jobs(
-        self,
-        *,
-        status: str | Sequence[str] | None = None,
-        task: str | Task[Any, Any, Any] | None = None,
-        priority: str | None = None,
-        tenant: str | None = None,
-        limit: int = 100,
-    ) -> list[Job[Any]]:
-        """Blocking twin of ``ajobs``."""
-        return self.portal.run(self.ajobs(status=status, task=task, priority=priority, tenant=tenant, limit=limit))
+    jobs = blocking(ajobs)
 
     async def astats(self) -> Stats:
         """Read the counts of lanes and workers, and the totals."""
         return await self.client.stats()
 
-    def stats(self) -> Stats:
-        """Blocking twin of ``astats``."""
-        return self.portal.run(self.astats())
+    stats = blocking(astats)
 
     async def apause(
         self, *, lane: str | None = None, task: str | Task[Any, Any, Any] | None = None, tenant: str | None = None
@@ -373,11 +361,7 @@ class Headway:
         """
         await change_paused(audited(await self.client.store(), PYTHON), pausing(lane, _task_name(task), tenant))
 
-    def pause(
-        self, *, lane: str | None = None, task: str | Task[Any, Any, Any] | None = None, tenant: str | None = None
-    ) -> None:
-        """Blocking twin of ``apause``."""
-        self.portal.run(self.apause(lane=lane, task=task, tenant=tenant))
+    pause = blocking(apause)
 
     async def aresume(
         self, *, lane: str | None = None, task: str | Task[Any, Any, Any] | None = None, tenant: str | None = None
@@ -385,19 +369,13 @@ class Headway:
         """Resume a lane, a task or a tenant. Without an argument, resume everything that is paused."""
         await change_paused(audited(await self.client.store(), PYTHON), resuming(lane, _task_name(task), tenant))
 
-    def resume(
-        self, *, lane: str | None = None, task: str | Task[Any, Any, Any] | None = None, tenant: str | None = None
-    ) -> None:
-        """Blocking twin of ``aresume``."""
-        self.portal.run(self.aresume(lane=lane, task=task, tenant=tenant))
+    resume = blocking(aresume)
 
     async def apaused(self) -> PauseSet:
         """Return the paused lanes, tasks and tenants."""
         return await read_paused(await self.client.store())
 
-    def paused(self) -> PauseSet:
-        """Blocking twin of ``apaused``."""
-        return self.portal.run(self.apaused())
+    paused = blocking(apaused)
 
     def import_task(self, name: str) -> Task[Any, Any, Any] | None:
         """Import and return a task that is not declared yet. A plain app returns None."""
@@ -435,6 +413,10 @@ class Headway:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.aclose()
+
+    @property
+    def _portal(self) -> Portal:
+        return self.portal
 
     def _typed(self, task: str, job_id: JobId) -> Job[Any]:
         known = self.tasks.get(task)

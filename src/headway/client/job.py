@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headway.client.codec import decode_result
 from headway.client.job_info import JobInfo, job_info
+from headway.client.portal import Portal, blocking
 from headway.core.errors import IllegalMove, JobCancelled, JobError, JobFailed, NotStored
 from headway.core.event import Event
 from headway.core.job import JobId, State
@@ -120,49 +121,24 @@ class Job(Generic[R]):
         async for event in self._app.client.events(self.id):
             yield event
 
-    def info(self) -> JobInfo:
-        """Blocking twin of ``ainfo``."""
-        return self._app.portal.run(self.ainfo())
-
-    def record(self) -> Record:
-        """Blocking twin of ``arecord``."""
-        return self._app.portal.run(self.arecord())
-
-    def status(self) -> State:
-        """Blocking twin of ``astatus``."""
-        return self._app.portal.run(self.astatus())
-
-    def result(self, timeout: float | timedelta | None = None) -> R:
-        """Blocking twin of ``aresult``."""
-        return self._app.portal.run(self.aresult(timeout))
-
-    def why(self) -> list[Reason]:
-        """Blocking twin of ``awhy``."""
-        return self._app.portal.run(self.awhy())
-
-    def estimate(self) -> Estimate | None:
-        """Blocking twin of ``aestimate``."""
-        return self._app.portal.run(self.aestimate())
-
-    def waited(self) -> dict[str, float]:
-        """Blocking twin of ``awaited``."""
-        return self._app.portal.run(self.awaited())
-
-    def effective_priority(self) -> str:
-        """Blocking twin of ``aeffective_priority``."""
-        return self._app.portal.run(self.aeffective_priority())
-
-    def cancel(self) -> State:
-        """Blocking twin of ``acancel``."""
-        return self._app.portal.run(self.acancel())
-
-    def retry(self) -> State:
-        """Blocking twin of ``aretry``."""
-        return self._app.portal.run(self.aretry())
+    info = blocking(ainfo)
+    record = blocking(arecord)
+    status = blocking(astatus)
+    result = blocking(aresult)
+    why = blocking(awhy)
+    estimate = blocking(aestimate)
+    waited = blocking(awaited)
+    effective_priority = blocking(aeffective_priority)
+    cancel = blocking(acancel)
+    retry = blocking(aretry)
 
     def events(self) -> Iterator[Event]:
         """Blocking twin of ``aevents``."""
-        return self._app.portal.iterate(self.aevents())
+        return self._portal.iterate(self.aevents())
+
+    @property
+    def _portal(self) -> Portal:
+        return self._app.portal
 
     def __repr__(self) -> str:
         return f"Job({self.id!r})"

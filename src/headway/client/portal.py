@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import sys
 import threading
 import warnings
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _PACKAGE = Path(__file__).parent.parent
@@ -94,6 +96,26 @@ class Portal:
             RuntimeWarning,
             stacklevel=_depth_of_caller(),
         )
+
+
+class _HasPortal(Protocol):
+    @property
+    def _portal(self) -> Portal: ...
+
+
+Owner = TypeVar("Owner", bound=_HasPortal)
+
+
+def blocking(method: Callable[Concatenate[Owner, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Owner, P], T]:
+    """Return the blocking twin of an async method, with the same signature."""
+
+    @functools.wraps(method)
+    def run(self: Owner, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._portal.run(method(self, *args, **kwargs))
+
+    run.__name__ = method.__name__.removeprefix("a")
+    run.__doc__ = f"Blocking twin of ``{method.__name__}``. {method.__doc__}"
+    return run
 
 
 def _depth_of_caller() -> int:
