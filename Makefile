@@ -36,7 +36,7 @@ tell = awk -F == -v file=$(1) '/^[a-z0-9].*==/ { names = names " " $$1; count++ 
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-fast lint types format conformance sim proof fuzz hooks requirements sbom audit nightly bench example-django example-asymptote clean
+.PHONY: help run test test-fast lint types format conformance sim proof fuzz hooks requirements dist sbom audit nightly bench example-django example-asymptote clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -80,6 +80,9 @@ hooks: ## Check commit messages in this clone from now on
 
 requirements: $(BIN)/python ## Write docs/reference/requirements.md from the ids that tests name
 	$(BIN)/python scripts/requirements.py
+
+dist: $(RUN) ## Build the wheel and the sdist twice, compare the bytes, check the metadata (ARGS="--tag v0.1.0")
+	$(BIN)/python scripts/build_dist.py $(ARGS)
 
 sbom: $(BIN)/python ## Write bills of materials (CycloneDX) of the package and the image into dist/
 	@mkdir -p dist

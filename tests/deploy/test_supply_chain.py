@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = ROOT / "requirements"
@@ -34,6 +33,7 @@ def _load(path: Path) -> ModuleType:
 
 
 sbom = _load(ROOT / "deploy" / "sbom.py")
+build_dist = _load(ROOT / "scripts" / "build_dist.py")
 
 
 def wanted(name: str) -> set[str]:
@@ -129,31 +129,230 @@ def test_the_bill_of_materials_names_every_package_with_its_hashes_and_needs(nam
     assert direct <= {ref.split("/")[1].split("@")[0] for ref in needs[ours]}
 
 
-# ---------------------------------------------------------------------- the wheel
+# ---------------------------------------------------------------------- the wheel and the sdist
 
 
 @pytest.mark.slow
-def test_a_wheel_built_twice_has_the_same_bytes(tmp_path: Path) -> None:
+def test_a_wheel_and_an_sdist_built_twice_have_the_same_bytes_and_good_metadata(tmp_path: Path) -> None:
     # S-39: in another folder, at another time, by a user with another umask.
-    found = []
-    for turn, umask in enumerate((0o022, 0o077)):
-        folder = tmp_path / f"tree{turn}"
-        folder.mkdir()
-        for name in ("pyproject.toml", "README.md", "LICENSE"):
-            shutil.copyfile(ROOT / name, folder / name)
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / "src", folder / "src", ignore=ignored, copy_function=shutil.copyfile)
-        for file in folder.rglob("*"):
-            moment = 1_700_000_000 + turn * 86_400
-            os.utime(file, (moment, moment))
-            file.chmod(0o755 if file.is_dir() else 0o644 & ~umask)
-        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / f"dist{turn}")]
-        environment = {key: value for key, value in os.environ.items() if key != "SOURCE_DATE_EPOCH"}
-        subprocess.run(command, cwd=folder, env=environment, umask=umask, check=True, capture_output=True)
-        [wheel] = (tmp_path / f"dist{turn}").iterdir()
-        found.append((wheel.name, hashlib.sha256(wheel.read_bytes()).hexdigest()))
-    assert found[0] == found[1]
-    assert found[0][0] == f"headway-{PROJECT['project']['version']}-py3-none-any.whl"
+    version = PROJECT["project"]["version"]
+    command = [sys.executable, str(ROOT / "scripts" / "build_dist.py"), "--tag", f"v{version}", "--into", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    wheel, sdist = sorted(tmp_path.iterdir())
+    assert (wheel.name, sdist.name) == (f"headway-{version}-py3-none-any.whl", f"headway-{version}.tar.gz")
+    assert build_dist.metadata(wheel) == build_dist.metadata(sdist)
+
+
+def test_builds_that_differ_are_named() -> None:
+    # S-39
+    assert build_dist.differing({"a.whl": b"1", "a.tar.gz": b"2"}, {"a.whl": b"1", "a.tar.gz": b"2"}) == []
+    assert build_dist.differing({"a.whl": b"1", "a.tar.gz": b"2"}, {"a.whl": b"3"}) == ["a.tar.gz", "a.whl"]
+
+
+def test_a_tag_of_another_version_is_refused(tmp_path: Path) -> None:
+    # S-39
+    command = [sys.executable, str(ROOT / "scripts" / "build_dist.py"), "--tag", "v999.0", "--into", str(tmp_path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"The tag is v999.0, but pyproject.toml has version {PROJECT['project']['version']}." in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+GOOD = {
+    "Metadata-Version": "2.4", "Name": "headway", "Version": "1.0", "License-File": "LICENSE",
+    "Classifier": "Typing :: Typed", "Description-Content-Type": "text/markdown",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "header, value, problem",
+    [
+        ("Version", "2.0", "the metadata is of headway 2.0, but the release is headway 1.0"),
+        ("Classifier", "Typing :: Guessed", "unknown classifier: Typing :: Guessed"),
+        (
+            "Description-Content-Type",
+            "text/plain",
+            "the description must be README.md, with the content type text/markdown",
+        ),
+        ("License-File", None, "the license file is missing"),
+    ],
+)
+def test_metadata_that_an_index_would_refuse_is_found(header: str, value: str | None, problem: str) -> None:
+    # S-39
+    def text(headers: dict[str, str | None]) -> bytes:
+        lines = [f"{name}: {content}" for name, content in headers.items() if content is not None]
+        return ("\n".join(lines) + "\n\n# Headway\n").encode()
+
+    assert build_dist.problems(text({**GOOD}), "1.0") == []
+    assert build_dist.problems(text({**GOOD, header: value}), "1.0") == [problem]
+
+
+# ---------------------------------------------------------------------- workflows
+
+
+WORKFLOWS = {file.stem: file.read_text() for file in sorted((ROOT / ".github" / "workflows").glob("*.y*ml"))}
+PARSED: dict[str, dict[Any, Any]] = {name: yaml.safe_load(text) for name, text in WORKFLOWS.items()}
+
+
+def jobs(name: str | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+    for workflow, parsed in PARSED.items():
+        if name in (None, workflow):
+            for job, content in parsed["jobs"].items():
+                yield f"{workflow}.{job}", content
+
+
+def steps(job: dict[str, Any], action: str) -> list[dict[str, Any]]:
+    """Return the steps of a job that use an action, whichever commit of it."""
+    return [step for step in job["steps"] if step.get("uses", "").startswith(f"{action}@")]
+
+
+def commands(job: dict[str, Any]) -> list[str]:
+    return [step["run"] for step in job["steps"] if "run" in step]
+
+
+def unpinned(text: str) -> list[str]:
+    """Return the lines that use an action by anything but a commit, or without a comment that names its version."""
+    lines = [line.strip().removeprefix("- ") for line in text.splitlines() if re.match(r"\s*(- )?[\"']?uses\b", line)]
+    pinned = re.compile(r"uses: [\w.-]+(/[\w.-]+)+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+    return [line for line in lines if not pinned.fullmatch(line)]
+
+
+def test_every_action_is_pinned_by_a_commit_and_names_its_version() -> None:
+    # S-39
+    assert WORKFLOWS.keys() == {"ci", "nightly", "release"}
+    commits: dict[str, set[str]] = {}
+    for name, text in WORKFLOWS.items():
+        assert unpinned(text) == []
+        used = [step["uses"] for _, job in jobs(name) for step in job["steps"] if "uses" in step]
+        assert len(used) == text.count("uses:")  # The lines above are all of them.
+        assert not [job for job, content in jobs(name) if "uses" in content]
+        for action, commit in re.findall(r"uses: (\S+)@(.*)", text):
+            commits.setdefault(action, set()).add(commit)
+    assert {action: len(found) for action, found in commits.items()} == dict.fromkeys(commits, 1)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "- uses: actions/checkout@v7 # v7.0.1",
+        "- uses: actions/checkout@3d3c42e # v7.0.1",
+        f"- uses: actions/checkout@{'a' * 40}",
+        f"- uses: actions/checkout@{'a' * 40} # v7",
+        "  uses: docker://alpine:3",
+        "- 'uses': actions/checkout@main",
+    ],
+)
+def test_an_action_by_tag_or_without_a_version_is_found(line: str) -> None:
+    # S-39
+    assert unpinned(f"    steps:\n      {line}\n") == [line.removeprefix("- ").strip()]
+
+
+@pytest.mark.parametrize("workflow, script, target", [("ci", ".ci/run", "test"), ("nightly", ".ci/nightly", "nightly")])
+def test_a_workflow_runs_the_same_command_as_its_script(workflow: str, script: str, target: str) -> None:
+    # S-39
+    [(_, job)] = jobs(workflow)
+    assert commands(job) == [script]
+    lines = (ROOT / script).read_text().splitlines()
+    assert [line for line in lines if line.startswith("make")] == [f"make {target}"]
+    assert (ROOT / script).stat().st_mode & 0o111
+
+
+def test_ci_runs_every_python_that_the_package_names() -> None:
+    # S-39
+    [(_, job)] = jobs("ci")
+    versions = job["strategy"]["matrix"]["python"]
+    assert versions == ["3.11", "3.12", "3.13", "3.14"]
+    assert steps(job, "actions/setup-python")[0]["with"] == {"python-version": "${{ matrix.python }}"}
+    named = {name.rpartition(" ")[2] for name in PROJECT["project"]["classifiers"] if ":: Python :: 3." in name}
+    assert named <= set(versions)
+
+
+def test_a_job_has_only_the_rights_that_it_needs() -> None:
+    # S-39
+    rights = {name: job["permissions"] for name, job in jobs()}
+    assert rights.pop("release.attest") == {"id-token": "write", "attestations": "write"}
+    assert rights.pop("release.publish") == {"id-token": "write"}
+    assert {name: right for name, right in rights.items() if right != {"contents": "read"}} == {}
+    for name, parsed in PARSED.items():
+        assert parsed["permissions"] == {}
+        assert "pull_request_target" not in WORKFLOWS[name]
+        assert "workflow_run" not in WORKFLOWS[name]
+        assert not re.search(r"secrets\b|github\.token|GITHUB_TOKEN", WORKFLOWS[name])
+        assert "env" not in parsed
+    for name, job in jobs():
+        assert job["timeout-minutes"] > 0, name
+        assert "env" not in job
+        for step in job["steps"]:
+            assert "env" not in step
+            assert "${{" not in step.get("run", "")  # What a tag or branch is called would become part of the script.
+        for step in steps(job, "actions/checkout"):
+            assert step["with"]["persist-credentials"] is False, name
+
+
+def test_a_release_is_tested_and_built_before_it_is_signed_and_published() -> None:
+    # S-39
+    release = dict(jobs("release"))
+    assert PARSED["release"][True] == {"push": {"tags": ["v[0-9]+.[0-9]+.[0-9]+*"]}}  # YAML reads `on` as true.
+    needs = {name.partition(".")[2]: job.get("needs") for name, job in release.items()}
+    assert needs == {"test": None, "build": "test", "attest": "build", "publish": "attest"}
+    assert commands(release["release.test"]) == [".ci/run"]
+    assert commands(release["release.build"]) == ['make dist sbom ARGS="--tag $GITHUB_REF_NAME"']
+    assert [commands(release[f"release.{name}"]) for name in ("attest", "publish")] == [[], []]
+    targets = (ROOT / "Makefile").read_text()
+    assert re.search(r"^dist:.*\n\t\$\(BIN\)/python scripts/build_dist\.py \$\(ARGS\)$", targets, re.MULTILINE)
+
+
+def test_a_release_is_published_by_trust_and_not_by_a_password() -> None:
+    # S-39
+    publish = dict(jobs("release"))["release.publish"]
+    assert publish["environment"]["name"] == "pypi"
+    [download] = steps(publish, "actions/download-artifact")
+    assert download["with"] == {"name": "packages", "path": "dist"}  # Bills of materials are no packages.
+    [step] = steps(publish, "pypa/gh-action-pypi-publish")
+    assert step["with"] == {"attestations": True, "verify-metadata": True, "print-hash": True}  # No user, no password.
+    assert [name for name, job in jobs() if "environment" in job] == ["release.publish"]
+
+
+def test_the_wheel_the_sdist_and_the_bill_of_materials_are_attested() -> None:
+    # S-39
+    release = dict(jobs("release"))
+    packages = ["dist/*.whl", "dist/*.tar.gz"]
+    uploads = {
+        step["with"]["name"]: step["with"] for step in steps(release["release.build"], "actions/upload-artifact")
+    }
+    assert uploads["packages"]["path"].split() == packages
+    assert uploads["bills-of-materials"]["path"] == "dist/*.cdx.json"
+    assert {upload["if-no-files-found"] for upload in uploads.values()} == {"error"}
+    provenance, contents = [step["with"] for step in steps(release["release.attest"], "actions/attest")]
+    assert provenance.keys() == {"subject-path"}
+    assert provenance["subject-path"].split() == [*packages, "dist/*.cdx.json"]
+    assert contents["subject-path"].split() == packages
+    assert f"> {contents['sbom-path']}" in (ROOT / "Makefile").read_text()
+
+
+# ---------------------------------------------------------------------- images
+
+
+DIGEST = re.compile(r"[a-z0-9./-]+:[\w.-]+@sha256:[0-9a-f]{64}")
+
+
+def images(text: str) -> list[str]:
+    """Return the images that a Dockerfile starts from, without those that an argument names."""
+    found = re.findall(r"^(?:ARG \w*IMAGE=|FROM )(\S+)", text, re.MULTILINE)
+    return [image for image in found if image != "${PYTHON_IMAGE}"]
+
+
+def test_every_image_is_pinned_by_its_digest() -> None:
+    # S-39
+    found = images((ROOT / "deploy" / "Dockerfile").read_text())
+    assert len(found) == 1
+    services = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())["services"]
+    found += [service["image"] for service in services.values() if "build" not in service]
+    assert len(found) == len(services) - 1  # The API and the workers run the image of the Dockerfile.
+    assert [image for image in found if not DIGEST.fullmatch(image)] == []
+    for file in (ROOT / "deploy").rglob("*"):
+        if file.is_file() and file.name not in ("Dockerfile", "compose.yaml", "sbom.py"):
+            assert not re.search(r"^\s*-?\s*(image|FROM)\b", file.read_text(), re.MULTILINE), file
 
 
 # ---------------------------------------------------------------------- what is said of it
@@ -163,7 +362,7 @@ def test_security_md_names_commands_that_exist() -> None:
     # S-40
     text, make = (ROOT / "SECURITY.md").read_text(), (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"`make ([a-z-]+)`", text))
-    assert targets == {"audit", "sbom", "fuzz", "nightly"}
+    assert targets == {"audit", "dist", "sbom", "fuzz", "nightly"}
     assert targets <= set(re.findall(r"^([a-z-]+):", make, re.MULTILINE))
     for heading in ("Report a vulnerability", "Supported versions", "What Headway defends against"):
         assert f"## {heading}\n" in text
