@@ -63,7 +63,7 @@ def test_the_example_says_what_the_page_shows(tmp_path: Path, port: int) -> None
 
 def test_the_numbers_are_those_of_the_code() -> None:
     assert f"{sessions.OUTPUT_MAX >> 10} KiB to read" in PAGE
-    assert f"{sessions.PIECE >> 10} KiB or {sessions.LETTERS:,} characters" in PAGE
+    assert f"{sessions.PIECE >> 10} KiB or {sessions.MESSAGE_CHARACTERS:,} characters" in PAGE
     assert f"of at most {sessions.MESSAGE_MAX >> 10} KiB" in PAGE
 
 

@@ -7,11 +7,11 @@ import pytest
 from headway.core.policy.enforced import limit_key
 from headway.estimates.costs import (
     LEAST_CHANGE,
-    NOTED_MAX,
-    REMEMBERED,
+    PENDING_TENANTS_MAX,
     TENANT_JOBS,
     TENANT_PARTS,
     TENANTS_MAX,
+    WEIGHT_JOBS,
     TaskCosts,
     is_worth_writing,
     learn,
@@ -42,12 +42,12 @@ def test_the_first_jobs_say_what_a_task_takes() -> None:
 
 
 def test_what_was_known_counts_for_so_many_jobs() -> None:
-    assert learned({"t": SECOND}, count=REMEMBERED, seconds=3.0) == {"t": 2 * SECOND}
-    assert learned({"t": SECOND}, count=REMEMBERED // 5, seconds=13.0) == {"t": 3 * SECOND}
+    assert learned({"t": SECOND}, count=WEIGHT_JOBS, seconds=3.0) == {"t": 2 * SECOND}
+    assert learned({"t": SECOND}, count=WEIGHT_JOBS // 5, seconds=13.0) == {"t": 3 * SECOND}
 
 
 def test_it_falls_as_it_rises() -> None:
-    assert learned({"t": 10 * SECOND}, count=REMEMBERED, seconds=2.0) == {"t": 6 * SECOND}
+    assert learned({"t": 10 * SECOND}, count=WEIGHT_JOBS, seconds=2.0) == {"t": 6 * SECOND}
 
 
 def test_other_tasks_stay_as_they_are() -> None:
@@ -62,9 +62,9 @@ def test_a_cost_is_never_nothing() -> None:
     "old_us, count, seconds, worth",
     [
         pytest.param(None, 1, 1.0, True, id="the first"),
-        pytest.param(SECOND, REMEMBERED, 1 + 1.8 * LEAST_CHANGE, False, id="hardly more"),
-        pytest.param(SECOND, REMEMBERED, 1 + 2.2 * LEAST_CHANGE, True, id="more"),
-        pytest.param(SECOND, REMEMBERED, 1 - 2.2 * LEAST_CHANGE, True, id="less"),
+        pytest.param(SECOND, WEIGHT_JOBS, 1 + 1.8 * LEAST_CHANGE, False, id="hardly more"),
+        pytest.param(SECOND, WEIGHT_JOBS, 1 + 2.2 * LEAST_CHANGE, True, id="more"),
+        pytest.param(SECOND, WEIGHT_JOBS, 1 - 2.2 * LEAST_CHANGE, True, id="less"),
         pytest.param(SECOND, 1, 5.0, False, id="one that took long"),
     ],
 )
@@ -154,7 +154,7 @@ async def test_a_tenants_jobs_are_gathered_over_several_publications(store: Memo
 
 async def test_many_tenants_that_come_once_do_not_keep_others_from_being_known(store: MemoryStore) -> None:
     durations = TaskCosts()
-    for number in range(NOTED_MAX):
+    for number in range(PENDING_TENANTS_MAX):
         durations.note([("t", f"once {number}", 1.0)])
     await durations.publish(store)
     for _ in range(3):

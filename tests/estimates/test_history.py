@@ -12,7 +12,7 @@ from headway.estimates.history import (
     HOUR_MS,
     LANE_JOBS,
     LEARNED,
-    NOTED_MAX,
+    PENDING_TENANTS_MAX,
     PUBLISH_EVERY,
     PUBLISH_FIRST_EVERY,
     READ_EVERY,
@@ -140,9 +140,9 @@ def test_the_past_fades_and_rare_things_are_dropped() -> None:
 
 def test_tenants_noted_between_two_publications_are_bounded() -> None:
     lessons = DurationHistory(Beats())
-    for number in range(NOTED_MAX + 10):
+    for number in range(PENDING_TENANTS_MAX + 10):
         lessons.note([(a_lease(tenant=f"n{number}"), 1.0)])
-    assert len(lessons._came) == NOTED_MAX
+    assert len(lessons._came) == PENDING_TENANTS_MAX
 
 
 # ---------------------------------------------------------------------- arrivals

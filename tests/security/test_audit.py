@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from headway.security.audit import AUDIT, KEPT_MS, SEGMENT, AuditRecord, read_audit, record
+from headway.security.audit import AUDIT, RETENTION_MS, SEGMENT, AuditRecord, read_audit, record
 from headway.stores.base import Document, Store
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
@@ -34,7 +34,7 @@ async def test_old_entries_go_with_the_segment_that_holds_them(store: Store) -> 
     for _ in range(SEGMENT):
         await record(store, who="local", what="pause", target="old", now_at=1)
     for _ in range(SEGMENT + 1):
-        await record(store, who="local", what="pause", target="new", now_at=KEPT_MS + 2)
+        await record(store, who="local", what="pause", target="new", now_at=RETENTION_MS + 2)
     assert {entry.target for entry in await read_audit(store, limit=1_000)} == {"new"}
 
 

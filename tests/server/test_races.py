@@ -411,7 +411,7 @@ async def test_one_worker_more_than_there_are_seats_is_served(
 async def test_a_chore_that_fails_is_tried_again_and_stops_no_other(
     app: Headway, api: FastAPI, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("headway.maintenance.loop.FAILED_AGAIN", 0.01)
+    monkeypatch.setattr("headway.maintenance.loop.ERROR_RETRY", 0.01)
     monkeypatch.setattr("headway.server.gateway.chores.DURATIONS_EVERY", 0.01)
     failed, learned = asyncio.Event(), asyncio.Event()
 

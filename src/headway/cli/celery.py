@@ -246,5 +246,5 @@ def _screen(ledger: Ledger, names: list[str]) -> Renderables:
 
 
 def _order(queue: str) -> tuple[str, int]:
-    stem = queue.rstrip("0123456789")
-    return stem, int(queue[len(stem) :] or 0)
+    base = queue.rstrip("0123456789")
+    return base, int(queue[len(base) :] or 0)

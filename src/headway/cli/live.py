@@ -35,7 +35,7 @@ from headway.version import __version__
 from headway.worker.control import RunnerReady
 
 REFRESH = 0.25  # Seconds between two screens.
-KEPT = 2_000  # Lines that wait for the next screen; older ones are counted and dropped.
+LINES_MAX = 2_000  # Lines that wait for the next screen; older ones are counted and dropped.
 PRINTED = 40  # Lines printed between two screens at most, since no operator reads faster.
 
 
@@ -51,7 +51,7 @@ class LiveView:
         self._log_level = log_level
         self._view: tuple[Stats, Sequence[JobRecord]] | None = None
         self._trouble: str | None = None
-        self._lines: deque[str] = deque(maxlen=KEPT)
+        self._lines: deque[str] = deque(maxlen=LINES_MAX)
         self._written = 0
         self._printed = 0
         self._stopping = threading.Event()

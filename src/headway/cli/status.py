@@ -105,15 +105,15 @@ def describe(event: Event) -> str:
             stream, lines = data["stream"], data["text"].splitlines()
             return "\n".join(render.clean(f"{render.clock(at)}  {stream:<9} {line}".rstrip()) for line in lines)
         case "retried":
-            rest = f"attempt {data['attempt']}: {data['reason']}{_because(data)}"
+            rest = f"attempt {data['attempt']}: {data['reason']}{_cause(data)}"
         case "finished":
-            rest = f"{data['status']}{_because(data) or _reason(data['reason'])}"
+            rest = f"{data['status']}{_cause(data) or _reason(data['reason'])}"
         case _:
             rest = ", ".join(f"{name} {value}" for name, value in data.items())
     return render.clean(f"{render.clock(at)}  {event.kind:<9} {rest}".rstrip())
 
 
-def _because(data: dict[str, object]) -> str:
+def _cause(data: dict[str, object]) -> str:
     return f" ({data['error']}: {data.get('message')})" if data.get("error") else ""
 
 

@@ -91,7 +91,7 @@ def up(
         parent = Parent(
             path, processes=processes, overrides=settings, log_level=log_level, signals=signals, on_up=watch
         )
-        draining = asyncio.create_task(_tell_draining(display, signals))
+        draining = asyncio.create_task(_show_draining(display, signals))
         try:
             return await _with_server(parent.run(), server)
         finally:
@@ -202,6 +202,6 @@ async def _watch(store: Store, display: LiveView) -> None:
         await asyncio.sleep(max(REFRESH, took / SHARE))
 
 
-async def _tell_draining(display: LiveView, signals: Signals) -> None:
+async def _show_draining(display: LiveView, signals: Signals) -> None:
     await signals.drain.wait()
     display.draining = True

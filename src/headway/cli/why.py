@@ -14,7 +14,7 @@ from headway.core.job import State
 from headway.core.policy.document import Policy
 from headway.core.policy.lanes import effective_lane
 from headway.core.policy.why import length
-from headway.stores.paging import PASSED_COUNTED
+from headway.stores.paging import PASSED_OVER_MAX
 
 
 def why(
@@ -80,7 +80,7 @@ def _print(report: JobReport, policy: Policy, passed: int) -> None:
     elif job.state is State.QUEUED:
         console.print("Nothing holds it back: a worker is about to take it.")
     if passed:
-        many = f"{passed} or more" if passed == PASSED_COUNTED else str(passed)
+        many = f"{passed} or more" if passed == PASSED_OVER_MAX else str(passed)
         console.print(render.text(f"Passed over: {many} later jobs of its lane and tenant have started."))
     if report.waited_ms:
         parts = ", ".join(f"{length(ms / 1_000)} {reason}" for reason, ms in report.waited_ms.items())

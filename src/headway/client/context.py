@@ -59,11 +59,11 @@ class Context:
     # The worker makes one for every job and few tasks use it, so properties read the lease only on access.
     __slots__ = (
         "_budget",
-        "_conversation",
         "_lease",
         "_read_messages",
         "_report",
         "_started",
+        "_task_session",
         "_write",
         "cancelled",
         "kept",
@@ -86,7 +86,7 @@ class Context:
         self._report = report
         self._started = time.monotonic() if started is None else started
         self._budget: Budget | None = None
-        self._conversation: TaskSession | None = None
+        self._task_session: TaskSession | None = None
         self.state = state  # The mapping that the lifespan yielded.
         self.cancelled = False  # True once the job should stop. Tasks in threads must check it.
 
@@ -187,17 +187,17 @@ class Context:
         """Wait until the client resizes its window and return the new size. Raises ``SessionClosed``."""
         return await self._session().resized()
 
-    def converse(self, conversation: TaskSession) -> None:
+    def attach_session(self, task_session: TaskSession) -> None:
         """Connect the job to its session. The worker calls this."""
-        self._conversation = conversation
+        self._task_session = task_session
 
     def _session(self) -> TaskSession:
-        if self._conversation is None:
+        if self._task_session is None:
             raise ConfigError(
                 f"task {self.task} has no client to talk to: only a job that a session was opened for has one, "
                 'of a task made with duration="interactive"'
             )
-        return self._conversation
+        return self._task_session
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:

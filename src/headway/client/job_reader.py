@@ -15,7 +15,7 @@ from headway.stores.open import open_archive
 
 T = TypeVar("T")
 
-AWAY = 5.0  # Seconds without reads of a history that was unreachable, so that reads of jobs stay fast.
+UNREACHABLE_SECONDS = 5.0  # Seconds without reads of a history that was unreachable, so that reads of jobs stay fast.
 
 log = logging.getLogger("headway.history")
 
@@ -30,7 +30,7 @@ class JobReader:
         self._store = store
         self._url = url
         self._archive: Archive | None = None
-        self._away_until = 0.0
+        self._unreachable_until = 0.0
 
     async def get(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
         """Read jobs. While the history is unavailable, return the jobs that the store has.
@@ -85,7 +85,7 @@ class JobReader:
         return sorted(jobs.values(), key=lambda job: job.seq, reverse=True)[: query.limit]
 
     def _opened(self) -> Archive:
-        if time.monotonic() < self._away_until:
+        if time.monotonic() < self._unreachable_until:
             raise StoreUnavailable("the history did not answer a moment ago")
         if self._archive is None:
             if self._url is None:
@@ -98,6 +98,6 @@ class JobReader:
             return await answer
         except StoreUnavailable as problem:
             if not isinstance(problem, StoreBusy):  # A slow history may answer the next read in time.
-                self._away_until = time.monotonic() + AWAY
+                self._unreachable_until = time.monotonic() + UNREACHABLE_SECONDS
             log.warning(LogEvent("history.unavailable", error=str(problem)))
             raise

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 
 from headway.core.errors import SessionClosed
-from headway.protocol.sessions import INPUT_MAX, LETTERS, OUTPUT_MAX, PIECE, Credit, Resize, Text, write
+from headway.protocol.sessions import INPUT_MAX, MESSAGE_CHARACTERS, OUTPUT_MAX, PIECE, Credit, Resize, Text, write
 
 SIZE = (24, 80)  # Rows and columns until the client reports its own, as terminals assume.
 RETURNED = INPUT_MAX // 4  # Bytes; credit is returned in steps of this size, not for every message.
@@ -123,8 +123,8 @@ class TaskSession:
 
 def _pieces(data: str | bytes | bytearray | memoryview) -> Iterator[str | bytes]:
     if isinstance(data, str):
-        for start in range(0, len(data), LETTERS):
-            yield data[start : start + LETTERS]
+        for start in range(0, len(data), MESSAGE_CHARACTERS):
+            yield data[start : start + MESSAGE_CHARACTERS]
     else:
         whole = memoryview(data).cast("B")
         for start in range(0, len(whole), PIECE):

@@ -26,7 +26,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 # Environment variables accepted in addition to HEADWAY_*.
 ALIASES = {"MAX_CONCURRENT_TASKS": "slots", "HIGH_PRIORITY_RESERVED": "reserved"}
 # Read by the command line or by integrations, not by an app.
-ELSEWHERE = frozenset({"HEADWAY_APP", "HEADWAY_FAILPOINT", "HEADWAY_LOG_LEVEL"})
+OTHER_VARIABLES = frozenset({"HEADWAY_APP", "HEADWAY_FAILPOINT", "HEADWAY_LOG_LEVEL"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +154,7 @@ def gather(
             if variable in ALIASES and f"HEADWAY_{name.upper()}" in environment:
                 continue
             found[name] = (_convert(name, text, variable), variable)
-        elif variable.startswith("HEADWAY_") and variable not in ELSEWHERE and not _from_kubernetes(variable):
+        elif variable.startswith("HEADWAY_") and variable not in OTHER_VARIABLES and not _from_kubernetes(variable):
             _warn_once(variable, f"{variable} is not a setting of Headway{_suggestion(name, 'HEADWAY_')}")
     for name, value in (given or {}).items():
         _check_name(name, "the app's arguments")
@@ -254,7 +254,7 @@ def _text(value: Any, where: str) -> str:
     return str(value)
 
 
-def _truth(value: Any, where: str) -> bool:
+def _read_bool(value: Any, where: str) -> bool:
     if isinstance(value, str) and value.lower() in ("1", "true", "yes", "on", "0", "false", "no", "off"):
         return value.lower() in ("1", "true", "yes", "on")
     if not isinstance(value, bool):
@@ -270,7 +270,7 @@ def _names(value: Any, where: str) -> tuple[str, ...]:
 
 
 _READERS: dict[str, Callable[[Any, str], Any]] = {
-    "bool": _truth,
+    "bool": _read_bool,
     "int": _integer,
     "float": _seconds,
     "str": _text,

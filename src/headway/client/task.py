@@ -80,7 +80,7 @@ class Call(NamedTuple, Generic[R]):
 
 
 # Methods of other queues, and what to write instead.
-_ELSEWHERE = {
+_OPTION_HINTS = {
     "delay": "write {task}.enqueue(…)",
     "delay_on_commit": "write {task}.using(connection=…).enqueue(…) to submit in your transaction",
     "apply_async": "write {task}.using(delay=10, priority='high').enqueue(…)",
@@ -142,7 +142,7 @@ class Task(Generic[P, R, C]):
 
         def __getattr__(self, name: str) -> Any:
             """Raise ``AttributeError``. For a method of another queue, name Headway's equivalent."""
-            hint = _ELSEWHERE.get(name)
+            hint = _OPTION_HINTS.get(name)
             shown = f"; {hint.format(task=self.__dict__.get('__name__', 'task'))}" if hint else ""
             raise AttributeError(f"a task has no attribute {name!r}{shown}", name=name, obj=self)
 

@@ -16,8 +16,8 @@ from headway.observability.job_output import output_events
 from headway.stores.base import JOB_CHANNEL, Store, Subscription
 
 LINGER = 2.0  # Seconds that a subscription stays open after its last watcher, because another often follows soon.
-SLOW_LOOK = 1.0  # Seconds between reads of all watched jobs, in case a notification was lost.
-SLOW_LOOKS = 1_000  # Maximum jobs per second of these reads, to bound the load on the store.
+READ_ALL_EVERY = 1.0  # Seconds between reads of all watched jobs, in case a notification was lost.
+READ_ALL_PER_SECOND = 1_000  # Maximum jobs per second of these reads, to bound the load on the store.
 BATCH = 250  # Jobs in one read.
 
 Read = Callable[[Sequence[JobId]], Awaitable[list[JobRecord | None]]]
@@ -127,7 +127,7 @@ class Watcher:
 
     async def _read_marked(self) -> None:
         """Read the marked jobs, and at intervals all watched jobs. Ends on cancellation."""
-        slow_due = time.monotonic() + SLOW_LOOK
+        slow_due = time.monotonic() + READ_ALL_EVERY
         while True:
             if not self._dirty:
                 self._asked.clear()
@@ -136,7 +136,7 @@ class Watcher:
                         await self._asked.wait()
             if time.monotonic() >= slow_due:
                 self._dirty |= dict.fromkeys(self._watched)
-                slow_due = time.monotonic() + max(SLOW_LOOK, len(self._watched) / SLOW_LOOKS)
+                slow_due = time.monotonic() + max(READ_ALL_EVERY, len(self._watched) / READ_ALL_PER_SECOND)
             batch = [job_id for job_id in islice(self._dirty, BATCH) if job_id in self._watched]
             for job_id in list(islice(self._dirty, BATCH)):
                 del self._dirty[job_id]

@@ -241,11 +241,11 @@ class WorkerDied(HeadwayError, code="worker_died"):
     """The process that ran a job died. Jobs record it as their error; Headway never raises it."""
 
 
-class Steer(Exception):
+class JobControl(Exception):
     """Base of the exceptions that a task raises to decide what happens to its job."""
 
 
-class RetryAfter(Steer):
+class RetryAfter(JobControl):
     """Fail this attempt and run the next one after ``seconds``."""
 
     def __init__(self, seconds: float | timedelta, reason: str | None = None) -> None:
@@ -253,7 +253,7 @@ class RetryAfter(Steer):
         self.seconds = seconds
 
 
-class Snooze(Steer):
+class Snooze(JobControl):
     """Run again after ``seconds``; no attempt is used."""
 
     def __init__(self, seconds: float | timedelta, reason: str | None = None) -> None:
@@ -261,7 +261,7 @@ class Snooze(Steer):
         self.seconds = seconds
 
 
-class RateLimited(Steer):
+class RateLimited(JobControl):
     """Run again after the pause that an outside service asked for; no attempt is used."""
 
     def __init__(self, after: float | timedelta, reason: str | None = None) -> None:
@@ -269,7 +269,7 @@ class RateLimited(Steer):
         self.seconds = after
 
 
-class Discard(Steer):
+class Discard(JobControl):
     """End this job as failed, with no further attempt."""
 
     def __init__(self, reason: str = "discarded by the task") -> None:

@@ -10,14 +10,14 @@ from headway.estimates.history import DurationHistory
 from headway.policy_store.rule_documents import change_costs, read_costs
 from headway.stores.base import Store
 
-REMEMBERED = 50  # Jobs that the known cost counts for, so that a change shows within some dozens of jobs.
+WEIGHT_JOBS = 50  # Jobs that the known cost counts for, so that a change shows within some dozens of jobs.
 LEAST_CHANGE = 0.1  # The least relative change of a cost that is written, to spare the store writes.
 TENANT_JOBS = 5  # Jobs of a tenant before it gets a cost of its own: fewer would follow chance.
 TENANT_PARTS = 2.0  # How many times longer, or shorter, a tenant's jobs must run for a cost of its own.
 TENANTS_MAX = 1_000  # Costs of tenants in the store, to bound the document.
-NOTED_MAX = 10_000  # Tenants recorded between two publications, to bound memory.
+PENDING_TENANTS_MAX = 10_000  # Tenants recorded between two publications, to bound memory.
 
-Noted = dict[str, tuple[int, float]]  # By name: how many jobs, and their seconds together.
+CostSums = dict[str, tuple[int, float]]  # By name: how many jobs, and their seconds together.
 
 
 class TaskCosts:
@@ -27,7 +27,7 @@ class TaskCosts:
     """
 
     def __init__(self) -> None:
-        self._tasks: Noted = {}
+        self._tasks: CostSums = {}
         self._tenants: dict[tuple[str, str], tuple[int, float]] = {}
         self._known_us: Mapping[str, int] = {}
         self._lessons = DurationHistory()
@@ -55,7 +55,7 @@ class TaskCosts:
     def _note_tenant(self, task: str, tenant: str, seconds: float) -> None:
         count, total = self._tenants.pop((task, tenant), (0, 0.0))
         self._tenants[task, tenant] = (count + 1, total + seconds)
-        if len(self._tenants) > NOTED_MAX:  # Drop the tenant whose first job is the oldest.
+        if len(self._tenants) > PENDING_TENANTS_MAX:  # Drop the tenant whose first job is the oldest.
             del self._tenants[next(iter(self._tenants))]
 
     async def publish(self, store: Store) -> None:
@@ -80,7 +80,7 @@ def is_worth_writing(old_us: int | None, noted: tuple[int, float]) -> bool:
 
 
 def learn(
-    known_us: Mapping[str, int], tasks: Noted, tenants: Mapping[tuple[str, str], tuple[int, float]]
+    known_us: Mapping[str, int], tasks: CostSums, tenants: Mapping[tuple[str, str], tuple[int, float]]
 ) -> dict[str, int]:
     """Return the costs that follow from the known ones and the recorded jobs."""
     costs = dict(known_us)
@@ -99,9 +99,9 @@ def learn(
 
 
 def _moved(old_us: int | None, noted: tuple[int, float]) -> int:
-    """Return the decayed mean, in which the known cost counts for ``REMEMBERED`` jobs."""
+    """Return the decayed mean, in which the known cost counts for ``WEIGHT_JOBS`` jobs."""
     count, total = noted
     new_us = total / count * SECOND_US
     if old_us is not None:
-        new_us = old_us + (new_us - old_us) * count / (count + REMEMBERED)
+        new_us = old_us + (new_us - old_us) * count / (count + WEIGHT_JOBS)
     return max(1, round(new_us))

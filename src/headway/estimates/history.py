@@ -27,7 +27,7 @@ WINDOW_MS = 60_000  # Jobs of a tenant in adjacent windows of this length belong
 SECOND_MS = 1_000
 STEADY = 0.5  # The least part of windows with jobs for a steady tenant.
 BURST = 10.0  # The least number of jobs at a time for a burst.
-NOTED_MAX = 10_000  # Tenants recorded between two publications, to bound memory.
+PENDING_TENANTS_MAX = 10_000  # Tenants recorded between two publications, to bound memory.
 TRIES = 5  # Attempts to write a document that other processes write too. The next publication tries again.
 
 _RAN = itemgetter(*(Lease._fields.index(name) for name in ("lane", "task", "tenant", "started_at", "eligible_at")))
@@ -153,7 +153,7 @@ class DurationHistory:
             came.windows += 1
             came.bursts += window > came.last + 1
             came.last = window
-        if len(self._came) > NOTED_MAX:  # Drop the tenant whose first job is the oldest.
+        if len(self._came) > PENDING_TENANTS_MAX:  # Drop the tenant whose first job is the oldest.
             del self._came[next(iter(self._came))]
         return came
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 log = logging.getLogger("headway.worker")
 
-JUMP = 5.0  # Seconds between the two clocks that count as a jump; slow replies cause less.
+JUMP_SECONDS = 5.0  # Seconds between the two clocks that count as a jump; slow replies cause less.
 
 
 class ClockJumpDetector:
@@ -41,7 +41,7 @@ class ClockJumpDetector:
         if before is None:
             return
         jump = (now_at - before[1]) / 1_000 - (mine - before[0])
-        if jump > JUMP:
+        if jump > JUMP_SECONDS:
             facts = {"seconds": round(jump, 1), "grace": self._dead_after}
             log.warning("store.clock_jumped", extra={"headway": facts})
             self._until = mine + self._dead_after

@@ -17,7 +17,7 @@ from headway.stores.base import Store
 log = logging.getLogger("headway.worker")
 
 LATE_MS = 30_000  # A tick older than this counts as missed; chores may be delayed by some seconds.
-CAUGHT_UP = 1_000  # Missed ticks that are submitted at most, to bound the work after a long outage.
+MISSED_TICKS_MAX = 1_000  # Missed ticks that are submitted at most, to bound the work after a long outage.
 READ_EVERY = 15.0  # Seconds between reads of the crons; a new cron is seen within this time.
 
 
@@ -53,7 +53,7 @@ class CronSubmitter:
     async def _tick(self, cron: CronDocument, version: int, now_at: int) -> int | None:
         """Submit the jobs of a cron whose ticks have passed. Return the moment of its next tick."""
         times = _times(cron.expression, cron.tz)
-        passed = ticks_between(times, cron.ticked_at, now_at, limit=CAUGHT_UP)
+        passed = ticks_between(times, cron.ticked_at, now_at, limit=MISSED_TICKS_MAX)
         if passed:
             for tick_at in _due(cron, passed, now_at):
                 await self._store.submit([_job(cron, tick_at)])

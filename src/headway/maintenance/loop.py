@@ -15,7 +15,7 @@ from headway.observability.outage import Outage
 
 log = logging.getLogger("headway.worker")
 
-FAILED_AGAIN = 10.0  # Seconds before a retry after an unexpected error; each such error logs a traceback.
+ERROR_RETRY = 10.0  # Seconds before a retry after an unexpected error; each such error logs a traceback.
 
 ChoreFunction = Callable[[], Awaitable[float | None]]
 
@@ -66,9 +66,9 @@ async def every(
                 log.warning(LogEvent("maintenance.failed", chore=name, error=str(problem)))
             last_error = str(problem)
         except Exception as problem:
-            event = LogEvent("maintenance.failed", chore=name, retry_in=FAILED_AGAIN, error=str(problem))
+            event = LogEvent("maintenance.failed", chore=name, retry_in=ERROR_RETRY, error=str(problem))
             log.exception(event)
-            delay = FAILED_AGAIN
+            delay = ERROR_RETRY
         else:
             last_error = ""
             if outage.failing:

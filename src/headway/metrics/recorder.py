@@ -70,8 +70,8 @@ RELEASE_REASONS = ("drained", "snoozed", "rate_limited", "unknown_task")
 _CLAIMED = itemgetter(*(Lease._fields.index(name) for name in ("lane", "started_at", "eligible_at")))
 _REPORTED = itemgetter(*(Report._fields.index(name) for name in ("job_id", "state")))
 _ENDED = itemgetter(*(Lease._fields.index(name) for name in ("lane", "started_at", "submitted_at", "task")))
-_NEAR = 10_000  # Milliseconds; most jobs take less, and a lookup takes a quarter of the time of a search.
-_BUCKET = bytes(bisect_left(LENGTHS_MS, length_ms) for length_ms in range(_NEAR))
+_TABLE_MS = 10_000  # Milliseconds; most jobs take less, and a lookup takes a quarter of the time of a search.
+_BUCKET = bytes(bisect_left(LENGTHS_MS, length_ms) for length_ms in range(_TABLE_MS))
 _UP = 1 - 1e-9  # Rounds up to whole milliseconds, because a bucket includes its upper bound.
 _LENGTHS, _INSTANTS = len(LENGTHS_MS) + 2, len(INSTANTS_MS) + 2  # One bucket more than bounds, and the sum.
 _COMPLETED, _QUEUED, _LOST = State.COMPLETED, State.QUEUED, ReportStatus.STALE
@@ -104,7 +104,7 @@ class MetricsRecorder:
         self._before = MetricsDocument()
         self._version = 0
         self._published = b""
-        self._doubtful = b""
+        self._unconfirmed = b""
 
     # ------------------------------------------------------------------ counting
 
@@ -118,7 +118,7 @@ class MetricsRecorder:
                     row[-1] += sum_ms
                     row, last, sum_ms = self._waits.get(lane) or self._waits.setdefault(lane, _no_row()), lane, 0
                 waited_ms = started_at - eligible_at
-                row[_BUCKET[waited_ms] if 0 <= waited_ms < _NEAR else _bucket(waited_ms)] += 1
+                row[_BUCKET[waited_ms] if 0 <= waited_ms < _TABLE_MS else _bucket(waited_ms)] += 1
                 sum_ms += waited_ms
         row[-1] += sum_ms
 
@@ -168,13 +168,13 @@ class MetricsRecorder:
                 task_runs[1] += run_ms
                 run_sum += run_ms
                 at = int(run_ms + _UP)
-                runs[_BUCKET[at] if at < _NEAR else _bucket(at)] += 1
+                runs[_BUCKET[at] if at < _TABLE_MS else _bucket(at)] += 1
                 if submitted_at:
                     waited_ms = started_at - submitted_at
                     run_ms += waited_ms
                     at += waited_ms
                 span_sum += run_ms
-                spans[_BUCKET[at] if 0 <= at < _NEAR else _bucket(at)] += 1
+                spans[_BUCKET[at] if 0 <= at < _TABLE_MS else _bucket(at)] += 1
         runs[-1] += run_sum
         spans[-1] += span_sum
         if others:
@@ -186,7 +186,7 @@ class MetricsRecorder:
         """Count a job whose report the store has accepted. Servers and reapers also count for other workers."""
         self._busy = True
         if report.state is _QUEUED:
-            self._went_back(lease, report, seconds * 1_000)
+            self._record_returned(lease, report, seconds * 1_000)
             return
         _span(*self._rows(report.state, lease.lane), lease, seconds * 1_000)
         self._ran(lease.task, _STATUS[report.state], seconds * 1_000)
@@ -248,7 +248,7 @@ class MetricsRecorder:
         """Count an exchange that failed."""
         self._count(STORE_ERRORS)
 
-    def _went_back(self, lease: Lease, report: Report, run_ms: float) -> None:
+    def _record_returned(self, lease: Lease, report: Report, run_ms: float) -> None:
         retried = report.reason in RETRY_REASONS
         key = ("retried" if retried else "released", lease.lane)
         self._ran(lease.task, key[0], run_ms)
@@ -305,7 +305,7 @@ class MetricsRecorder:
             try:
                 version = await store.write(METRICS, self._document, body, if_version=self._version)
             except StoreError:
-                self._doubtful = body
+                self._unconfirmed = body
                 raise
             if version is not None:
                 self._version, self._published = version, body
@@ -339,7 +339,7 @@ class MetricsRecorder:
             body = found[0].body
         else:  # The retired document names the version at closing, which is one more.
             folded = (await read_retired(store))[0].folded.get(self._document)
-            body = self._published if folded in (None, self._version + 1) else self._doubtful
+            body = self._published if folded in (None, self._version + 1) else self._unconfirmed
         if body:
             self._before.add(read_document(body))
         self._life += 1

@@ -100,12 +100,12 @@ class ConsoleFormatter(logging.Formatter):
         task = _printable(_safe_text(facts.pop("task", "")))
         rest = "  ".join(f"{_printable(str(key))}={_printable(_safe_text(value))}" for key, value in facts.items())
         clock = _moment(record).astimezone().strftime("%H:%M:%S.%f")[:-3]
-        line = "  ".join(part for part in (clock, self._paint(f"{shown:<14}", event), task, rest) if part)
+        line = "  ".join(part for part in (clock, self._coloured(f"{shown:<14}", event), task, rest) if part)
         if record.exc_info:
             line += "".join(f"\n{_printable(text)}" for text in self.formatException(record.exc_info).splitlines())
         return line
 
-    def _paint(self, text: str, event: str) -> str:
+    def _coloured(self, text: str, event: str) -> str:
         code = _COLOURS.get(event.removeprefix("job."))
         return f"\x1b[{code}m{text}\x1b[0m" if self._colour and code else text
 

@@ -132,14 +132,14 @@ async def apply_policy(store: Store, policy: Policy, *, now_at: int, note: str =
         pointer, _ = await _read_current_pointer(store)
         current = next((applied for applied in known if applied.version == pointer.version), None)
         if current is not None and current.digest == digest:
-            await _settle(store)
+            await _finish_pending(store)
             return current
         version = 1 + max((applied.version for applied in known), default=0)
         made = _VersionRecord(version=version, applied_at=now_at, note=note, digest=digest, policy=data)
         body = _encode(made)
         if await store.write(POLICIES, _name(version), body, if_version=0) is not None:
             await _point(store, version)
-            await _settle(store)
+            await _finish_pending(store)
             return _applied(body)
     raise StoreBusy("others keep applying policies at the same time; try again")
 
@@ -196,7 +196,7 @@ async def _point(store: Store, version: int) -> None:
     raise StoreBusy("others keep applying policies at the same time; try again")
 
 
-async def _settle(store: Store) -> None:
+async def _finish_pending(store: Store) -> None:
     """Write the rules of the current policy, and repeat if another process has applied a later one meanwhile."""
     for _ in range(TRIES):
         current = await read_current(store)

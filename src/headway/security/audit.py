@@ -24,7 +24,7 @@ LOCAL = "local"  # The ``who`` of a program that uses the store directly and doe
 OPEN = "open"  # The ``who`` of a caller on this machine, at a server without tokens.
 PYTHON = "python"  # The ``who`` of a program that uses the Python interface.
 KEPT = 10_000  # Entries of operators, and as many of callers: months of normal use in a few megabytes.
-KEPT_MS = 90 * DAY
+RETENTION_MS = 90 * DAY
 VALUE_MAX = 16 << 10  # Bytes of a value before or after. Of a larger value only its digest is kept.
 WHO_MAX, TARGET_MAX = 200, 1_000  # Characters.
 SEGMENT = 50  # Entries of one segment at most. Each new entry rewrites its segment.
@@ -150,19 +150,21 @@ async def _add(store: Store, group: Group, entry: AuditRecord, kept: int) -> boo
     head, head_version = await _head(store, group)
     entries, version = await _segment(store, group, head.last)
     if len(entries) >= SEGMENT or sum(map(_size, entries)) >= SEGMENT_BYTES:
-        await _turn(store, group, head, head_version, closed=head.closed + len(entries), now_at=entry.at, kept=kept)
+        await _close_segment(
+            store, group, head, head_version, closed=head.closed + len(entries), now_at=entry.at, kept=kept
+        )
         return False
     return await store.write(AUDIT, _name(group, head.last), _encode([*entries, entry]), if_version=version) is not None
 
 
-async def _turn(
+async def _close_segment(
     store: Store, group: Group, head: _SegmentIndex, version: int, *, closed: int, now_at: int, kept: int
 ) -> None:
     """Begin a new segment, and remove the oldest ones that need not be kept."""
     first = head.first
     while first <= head.last:
         entries, _ = await _segment(store, group, first)
-        too_old = not entries or entries[-1].at < now_at - KEPT_MS
+        too_old = not entries or entries[-1].at < now_at - RETENTION_MS
         if not too_old and closed - len(entries) < kept:
             break
         # Remove the segment before the head moves: a process that dies in between leaves no segment out of reach.

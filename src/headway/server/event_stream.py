@@ -20,8 +20,8 @@ from headway.server.submit import estimate_from
 KEEPALIVE = 15.0  # Seconds between keep-alives, less than the usual idle timeouts of proxies.
 PLACE_EVERY = 1.0  # Minimum seconds between reads of a waiting job's place.
 PLACE_PART = 0.1  # A job with a long wait is read less often: after this part of its expected wait.
-PLACE_SELDOM = 5.0  # Maximum seconds for that part, because users watch their place move.
-PLACES_A_SECOND = 50  # Maximum reads per second of all streams of this process.
+PLACE_WAIT_MAX = 5.0  # Maximum seconds for that part, because users watch their place move.
+PLACE_READS_PER_SECOND = 50  # Maximum reads per second of all streams of this process.
 
 
 class StreamItem(NamedTuple):
@@ -120,8 +120,8 @@ async def _estimate(service: Service, job_id: JobId) -> Estimate | None:
 
 def _place_interval(service: Service, found: Estimate | None) -> float:
     """Return the seconds until the next read of a job's place. The interval falls as the start comes nearer."""
-    wait = 0.0 if found is None or found.p50 is None else min(PLACE_SELDOM, PLACE_PART * found.p50)
-    return max(PLACE_EVERY, wait, service.streams / PLACES_A_SECOND)
+    wait = 0.0 if found is None or found.p50 is None else min(PLACE_WAIT_MAX, PLACE_PART * found.p50)
+    return max(PLACE_EVERY, wait, service.streams / PLACE_READS_PER_SECOND)
 
 
 def write_place(place: tuple[int, ...]) -> str:

@@ -56,11 +56,11 @@ class MountedMaintenance:
 
 def _begin(service: Service) -> asyncio.Task[None]:
     service.keeping = keeping = asyncio.create_task(_keep(service))
-    keeping.add_done_callback(_tell_end)
+    keeping.add_done_callback(_log_end)
     return keeping
 
 
-def _tell_end(keeping: asyncio.Task[None]) -> None:
+def _log_end(keeping: asyncio.Task[None]) -> None:
     if not keeping.cancelled() and (problem := keeping.exception()) is not None:
         log.error(LogEvent("maintenance.stopped", error=str(problem)), exc_info=problem)
 

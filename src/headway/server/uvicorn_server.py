@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("headway.server")
 
 BACKLOG = 2_048  # Connections that wait until a process accepts them.
-LEAVING_SECONDS = 10  # Seconds that a stopping server waits for its requests to end.
+SHUTDOWN_SECONDS = 10  # Seconds that a stopping server waits for its requests to end.
 OPTIONS: Mapping[str, Any] = {
     "loop": "none",
     "http": "headway.server.connection_limits:HttpProtocol",
@@ -92,7 +92,7 @@ class UvicornServer(uvicorn.Server):
             uvicorn.Config(
                 api,
                 lifespan="off" if service is None else "on",
-                timeout_graceful_shutdown=LEAVING_SECONDS,
+                timeout_graceful_shutdown=SHUTDOWN_SECONDS,
                 backlog=BACKLOG,
                 **OPTIONS,
                 **options,

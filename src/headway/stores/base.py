@@ -34,7 +34,7 @@ RULES = "rules"  # Documents of this kind are what a store checks claims by: par
 
 TIMEOUT = 2.0  # Seconds for a submit, or for making a connection, before the store counts as unavailable.
 REFUSED_WITHIN = 1.0  # Seconds for a server that refuses connections to start again.
-AWAY_WITHIN = 0.5  # Seconds for the call after one that timed out, so that a request of several calls waits once.
+NEXT_CALL_SECONDS = 0.5  # Seconds for the call after one that timed out, so that a request of several calls waits once.
 JOB_SECONDS = 0.005  # Seconds that each job of a batch adds to the time of a submit.
 
 Clock = Callable[[], int]

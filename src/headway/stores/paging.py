@@ -9,7 +9,7 @@ from headway.core.job import JobId, JobRecord, State
 from headway.stores.base import JobQuery, next_page
 
 JOBS_AT_ONCE = 16  # Jobs that one read brings into memory: at most 16 times the largest payload and result.
-PASSED_COUNTED = 100  # Jobs that ``passed_over`` counts at most. An operator needs no larger number.
+PASSED_OVER_MAX = 100  # Jobs that ``passed_over`` counts at most. An operator needs no larger number.
 
 Find = Callable[[JobQuery], Awaitable[list[JobRecord]]]
 Get = Callable[[Sequence[JobId]], Awaitable[list[JobRecord | None]]]
@@ -43,7 +43,7 @@ def without_values(job: JobRecord) -> JobRecord:
 async def passed_over(find: Find, job: JobRecord) -> int:
     """Return how many jobs of the same lane and tenant came later than a waiting job and have started before it.
 
-    It counts on request, up to ``PASSED_COUNTED``, since keeping the number would take a write to every waiting job.
+    It counts on request, up to ``PASSED_OVER_MAX``, since keeping the number would take a write to every waiting job.
     """
     if job.state is not State.QUEUED:
         return 0
@@ -52,6 +52,6 @@ async def passed_over(find: Find, job: JobRecord) -> int:
         lane=job.lane,
         tenant=job.tenant,
         submitted_after_at=job.submitted_at - 1,
-        limit=PASSED_COUNTED,
+        limit=PASSED_OVER_MAX,
     )
     return sum([found.seq > job.seq async for found in find_in_steps(find, later)])

@@ -269,12 +269,12 @@ def _bed_of(app: Headway) -> Testbed:
     return app.client.bed
 
 
-def _refuse_on_loop(name: str, twin: str) -> None:
+def _refuse_on_loop(name: str, coroutine: str) -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise RuntimeError(f"{name}() was called on a running event loop; write `await {twin}()`")
+    raise RuntimeError(f"{name}() was called on a running event loop; write `await {coroutine}()`")
 
 
 def _has(task: AnyTask, job: Enqueued, name: str, value: object) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from headway.client.app import Headway
 from headway.client.loading import policy_file
-from headway.core.errors import Steer
+from headway.core.errors import JobControl
 from headway.core.lease import Lease, Report
 from headway.core.policy.retry import Ending, Released, TimedOut
 from headway.core.snapshot import Snapshot
@@ -102,7 +102,7 @@ class DrainingRunner(Runner):
         return next_due is not None and not self.halted and self._move_on(round(next_due * 1_000))
 
     def _ending(self, job: ActiveJob, error: BaseException) -> Ending | None:
-        if job.stop is not Stop.TIMEOUT and not isinstance(error, Steer):
+        if job.stop is not Stop.TIMEOUT and not isinstance(error, JobControl):
             self.errors.append(error)
         return super()._ending(job, error)
 

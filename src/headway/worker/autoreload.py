@@ -17,7 +17,7 @@ log = logging.getLogger("headway.worker")
 
 CHECK_EVERY = 0.5  # Seconds between checks of the files; short compared with the start of a worker.
 SUFFIXES = (".py", ".toml")
-PASSED_OVER = {"__pycache__", "node_modules", "site-packages", "venv"}  # And every folder whose name begins with a dot.
+SKIPPED = {"__pycache__", "node_modules", "site-packages", "venv"}  # And every folder whose name begins with a dot.
 
 Seen = Mapping[str, float]
 
@@ -58,7 +58,7 @@ def _walk(folder: str) -> Iterator[tuple[str, float]]:
     for entry in entries:
         try:
             if entry.is_dir(follow_symlinks=False):
-                if not entry.name.startswith(".") and entry.name not in PASSED_OVER:
+                if not entry.name.startswith(".") and entry.name not in SKIPPED:
                     yield from _walk(entry.path)
             elif entry.name.endswith(SUFFIXES):
                 yield entry.path, entry.stat().st_mtime

@@ -37,7 +37,7 @@ from headway.worker.slot_table import SlotTable, Stop
 
 log = logging.getLogger("headway.worker")
 
-REBIRTH = 1.0  # Seconds between attempts to register again while the store cannot be reached.
+REGISTER_RETRY = 1.0  # Seconds between attempts to register again while the store cannot be reached.
 
 
 class Worker:
@@ -61,7 +61,7 @@ class Worker:
         self._problem: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
         self._leaving = False
-        self._reborn = False
+        self._restarting = False
 
     # ------------------------------------------------------------------ as a context manager
 
@@ -106,9 +106,9 @@ class Worker:
             await self._leave()
             await self._task
 
-    def begin_anew(self) -> None:
+    def register_again(self) -> None:
         """Register again under a new name once this registration ends. The lease renewer calls this."""
-        self._reborn = True
+        self._restarting = True
 
     @property
     def worker_id(self) -> str:
@@ -129,14 +129,14 @@ class Worker:
         store = await self._app.client.store()
         try:
             await self._live(store, ready)
-            while self._reborn and not self._leaving:
-                self._reborn = False
+            while self._restarting and not self._leaving:
+                self._restarting = False
                 log.warning(LogEvent("worker.restarted", reason="its leases were lost"))
                 try:
                     await self._live(store, ready)
                 except StoreUnavailable:
-                    self._reborn = True
-                    await asyncio.sleep(REBIRTH)
+                    self._restarting = True
+                    await asyncio.sleep(REGISTER_RETRY)
         finally:
             if self._thread is not None:  # Only this worker uses the loop. The app opens its store again on another.
                 await self._app.client.close()
@@ -261,7 +261,7 @@ class _HeartbeatHandler:
 
     def cut_off(self) -> None:
         """Stop all jobs, because the leases are lost, and start again under a new name."""
-        self._worker.begin_anew()
+        self._worker.register_again()
         self._call(self._runner.stop_jobs, self._runner.stuck, Stop.LOST)
         asyncio.run_coroutine_threadsafe(self._runner.drain(0), self._loop)
 

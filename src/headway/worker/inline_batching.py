@@ -59,7 +59,7 @@ class TaskBatcher:
             await self._attempt(job)
             if self._job is job:
                 self._job = None
-            if task.cancelling() or _touched(before):
+            if task.cancelling() or _context_changed(before):
                 return
 
     async def _run_alone(self, job: ActiveJob) -> None:
@@ -68,7 +68,7 @@ class TaskBatcher:
         await self._attempt(job)
 
 
-def _touched(before: Context) -> bool:
+def _context_changed(before: Context) -> bool:
     """Return whether a job has set any context variable. The comparison is cheap if it has not."""
     try:
         return copy_context() != before

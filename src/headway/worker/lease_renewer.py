@@ -21,7 +21,7 @@ from headway.stores.base import LEASE_CHANNEL, Heartbeat, HeartbeatReply, Subscr
 log = logging.getLogger("headway.worker")
 
 CHECK_EVERY = 1.0  # Seconds between checks whether the worker itself has changed.
-SETTLE = 0.1  # Seconds from the subscription to the first renewal.
+FIRST_RENEWAL = 0.1  # Seconds from the subscription to the first renewal.
 
 
 def cut_off_after(dead_after: float) -> float:
@@ -111,7 +111,7 @@ class LeaseRenewer:
         """Renew at each heartbeat or wake-up until cancelled, or until the leases are lost."""
         subscription = self._backend.subscribe(self._worker().worker_id + LEASE_CHANNEL)
         try:
-            due = time.monotonic() + SETTLE  # A job may have been cancelled before this subscription.
+            due = time.monotonic() + FIRST_RENEWAL  # A job may have been cancelled before this subscription.
             while True:
                 message = await subscription.wait(max(0.0, min(due - time.monotonic(), CHECK_EVERY)))
                 if message is None and time.monotonic() < due and self._worker() == self._sent_worker:

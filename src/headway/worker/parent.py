@@ -66,7 +66,7 @@ WATCH = 0.25  # Seconds between checks of the slot tables.
 BLOCKED = 1.0  # Seconds without a pulse (four are due) after which the parent reports a runner's loop as blocked.
 REPORT_SECONDS = 5.0  # Seconds beyond the grace before the parent kills a draining runner, which needs time to report.
 RESTART_MAX = 5.0  # Maximum seconds between starts of a runner that keeps dying.
-CUT_OFF = 2.0  # Seconds for returning jobs to a store that cannot be reached; the leases end soon anyway.
+RETURN_SECONDS = 2.0  # Seconds for returning jobs to a store that cannot be reached; the leases end soon anyway.
 
 
 class CannotStart(HeadwayError, code="cannot_start"):
@@ -142,7 +142,7 @@ class Parent:
     async def _close(self, backend: Backend) -> None:
         """Close the backend, with a time limit if the store cannot be reached."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CUT_OFF if self.cut_off else None):
+            async with asyncio.timeout(RETURN_SECONDS if self.cut_off else None):
                 await backend.close()
 
     def note_cut_off(self) -> None:
@@ -480,16 +480,16 @@ class RunnerProcess:
             return
         cause = _cause(code)
         self._log_state("gone", cause=cause, held=len(held))
-        culprits = {job.job_id: job for job in self._killed_for or ()}
+        busy_slots = {job.job_id: job for job in self._killed_for or ()}
         on_board = {job.job_id for job in held}
         expected = self.leaving or self._killed_for is not None or self.is_cut_off or code == LEASES_ENDING
         if not expected:
             log.error(LogEvent("worker.crashed", worker=self._worker_id, cause=cause, jobs=len(held)))
 
         def ending_of(job_id: JobId, limit_ms: int | None) -> Ending:
-            culprit = culprits.get(job_id)
-            if culprit is not None:
-                return _overdue(culprit, limit_ms)
+            busy_slot = busy_slots.get(job_id)
+            if busy_slot is not None:
+                return _overdue(busy_slot, limit_ms)
             if expected or job_id not in on_board:
                 return Released("drained" if self.leaving else "its runner was restarted")
             return Crashed(cause)
@@ -497,7 +497,7 @@ class RunnerProcess:
         leases = [(job.job_id, job.token) for job in held if job.token != bytes(16)]
         pause = 0.1
         # The leases of a cut-off runner end soon by themselves.
-        deadline = time.monotonic() + (CUT_OFF if self.is_cut_off else 30)
+        deadline = time.monotonic() + (RETURN_SECONDS if self.is_cut_off else 30)
         while (left := deadline - time.monotonic()) > 0:
             try:
                 async with asyncio.timeout(left):

@@ -29,7 +29,7 @@ from headway.worker.active_job import ActiveJob
 DIAL_SECONDS = 2.0  # Seconds to connect. The server itself waits no longer.
 PING_EVERY, PING_TIMEOUT = 2.0, 4.0  # Seconds. The worker notices that a server's machine died after their sum.
 CLOSE_SECONDS = 2.0  # Seconds for the closing handshake.
-GONE_SECONDS = 1.0  # Seconds for a task to end by itself once its client is gone for good.
+CLIENT_GONE_SECONDS = 1.0  # Seconds for a task to end by itself once its client is gone for good.
 
 
 async def run_session(job: ActiveJob, addresses: AddressSigner, call: Callable[[bytes], Awaitable[Any]]) -> Any:
@@ -47,30 +47,30 @@ async def run_session(job: ActiveJob, addresses: AddressSigner, call: Callable[[
             f"task {job.task.name}: this worker does not dial the address of its session: {problem}"
         ) from None
     loop = asyncio.get_running_loop()
-    async with _dialled(job.lease, server) as conversation:
-        job.context.converse(conversation)
+    async with _dialled(job.lease, server) as task_session:
+        job.context.attach_session(task_session)
         deadline = asyncio.timeout(None)
 
-        def hurry() -> None:
+        def set_deadline() -> None:
             with contextlib.suppress(RuntimeError):  # The task has ended.
-                deadline.reschedule(loop.time() + GONE_SECONDS)
+                deadline.reschedule(loop.time() + CLIENT_GONE_SECONDS)
 
         try:
             async with deadline:
-                conversation.when_gone(hurry)
+                task_session.when_gone(set_deadline)
                 value = await call(payload)
         except TimeoutError:
             if not deadline.expired():
                 raise
             raise SessionClosed from None
-        if conversation.gone:
+        if task_session.gone:
             raise SessionClosed
         return value
 
 
 @asynccontextmanager
 async def _dialled(lease: Lease, server: str) -> AsyncIterator[TaskSession]:
-    connect, closed, troubles = _library()
+    connect, closed, network_errors = _library()
     uri = server.replace("http", "ws", 1) + PATH + lease.job_id
     try:
         socket = await connect(
@@ -84,7 +84,7 @@ async def _dialled(lease: Lease, server: str) -> AsyncIterator[TaskSession]:
             ping_timeout=PING_TIMEOUT,
             close_timeout=CLOSE_SECONDS,
         )
-    except troubles as problem:
+    except network_errors as problem:
         raise HeadwayError(
             f"the server that admitted this session could not be reached at {server}: {problem} "
             "(HEADWAY_ADVERTISE sets the address at which workers find it)"
@@ -96,10 +96,10 @@ async def _dialled(lease: Lease, server: str) -> AsyncIterator[TaskSession]:
         except closed as gone:
             raise ConnectionError from gone
 
-    conversation = TaskSession(transmit)
-    receiving = asyncio.create_task(_receive_messages(socket, closed, conversation))
+    task_session = TaskSession(transmit)
+    receiving = asyncio.create_task(_receive_messages(socket, closed, task_session))
     try:
-        yield conversation
+        yield task_session
     finally:
         receiving.cancel()
         await asyncio.gather(receiving, return_exceptions=True)
@@ -112,18 +112,18 @@ def prepare() -> None:
         _library()
 
 
-async def _receive_messages(socket: Any, closed: type[Exception], conversation: TaskSession) -> None:
+async def _receive_messages(socket: Any, closed: type[Exception], task_session: TaskSession) -> None:
     """Deliver the server's messages to the task until the connection closes."""
     try:
         while True:
             message = await socket.recv()
             if isinstance(message, str):
                 read = read_from_server(message)
-                conversation.deliver(read.data if hasattr(read, "data") else read)
+                task_session.deliver(read.data if hasattr(read, "data") else read)
             else:
-                conversation.deliver(message)
+                task_session.deliver(message)
     except (closed, msgspec.DecodeError):
-        conversation.hang_up()
+        task_session.hang_up()
 
 
 def _library() -> tuple[Any, type[Exception], tuple[type[Exception], ...]]:

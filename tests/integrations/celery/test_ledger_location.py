@@ -26,7 +26,7 @@ from tests.servers import HOST, Proxy, Sentinels, Valkey
 SECRET = "s3cret:/?#[@]%"
 
 
-def home(url: str | None, store: str | None = None, **conf: Any) -> Any:
+def location(url: str | None, store: str | None = None, **conf: Any) -> Any:
     app = Celery("addresses", broker=url, set_as_current=False)
     app.conf.update(conf)
     return find_ledger(app, store)
@@ -50,13 +50,13 @@ def counts(app: Celery) -> bool:
 )
 def test_addresses_as_celery_writes_them(url: str, address: Endpoint, database: int) -> None:
     # R4.44
-    found = home(url)
+    found = location(url)
     assert (found.place.addresses, found.place.login.database, found.with_broker) == ([address], database, True)
 
 
 def test_sentinels_as_celery_writes_them() -> None:
     # R4.44
-    found = home(
+    found = location(
         "sentinel://:pw@s1:26379;sentinel://s2:26380/1",
         broker_transport_options={"master_name": "main", "sentinel_kwargs": {"password": "other"}},
     )
@@ -64,21 +64,21 @@ def test_sentinels_as_celery_writes_them() -> None:
     assert (found.place.master, found.place.watch.password, found.place.login.password) == ("main", "other", "pw")
     assert found.place.login.database == 1
     with pytest.raises(ConfigError, match="master_name"):
-        home("sentinel://s1")
+        location("sentinel://s1")
 
 
 def test_another_broker_needs_an_address_for_the_ledger() -> None:
     with pytest.raises(ConfigError, match="store="):
-        home("amqp://guest@rabbit//")
-    found = home("amqp://guest@rabbit//", "redis://ledger:7000/1")
+        location("amqp://guest@rabbit//")
+    found = location("amqp://guest@rabbit//", "redis://ledger:7000/1")
     assert (found.place.addresses, found.with_broker) == ([Endpoint("ledger", 7000)], False)
     with pytest.raises(ConfigError, match="cluster"):
-        home("amqp://rabbit", "redis+cluster://a,b")
+        location("amqp://rabbit", "redis+cluster://a,b")
 
 
 def test_the_same_server_by_another_name_is_the_brokers() -> None:
-    assert home("redis://host/1", "redis://host:6379/1").with_broker
-    assert not home("redis://host/1", "redis://host:6379/2").with_broker
+    assert location("redis://host/1", "redis://host:6379/1").with_broker
+    assert not location("redis://host/1", "redis://host:6379/2").with_broker
 
 
 def test_a_password(make: MakeApp, tmp_path: Path) -> None:

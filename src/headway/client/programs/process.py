@@ -80,8 +80,8 @@ class Program:
             try:
                 ended = await supervisor.serve(_spec(self, program, env))
             except asyncio.CancelledError:
-                if (stopped := await _whatever_happens(supervisor.stopped())) is not None:
-                    keep(await _whatever_happens(self._salvage(stopped, supervisor, folder)))
+                if (stopped := await _uncancelled(supervisor.stopped())) is not None:
+                    keep(await _uncancelled(self._collect_output(stopped, supervisor, folder)))
                 raise
             try:
                 found = find_files(folder, self.collect, self.files)
@@ -89,12 +89,12 @@ class Program:
                 return await self._output(ended, supervisor, folder, found)
             except CommandFailed:
                 if ended.problem is None:
-                    keep(await _whatever_happens(self._salvage(ended, supervisor, folder)))
+                    keep(await _uncancelled(self._collect_output(ended, supervisor, folder)))
                 raise
         finally:
             await supervisor.gone()
 
-    async def _salvage(self, ended: _ProgramExit, supervisor: _SupervisorProcess, folder: str) -> Output:
+    async def _collect_output(self, ended: _ProgramExit, supervisor: _SupervisorProcess, folder: str) -> Output:
         """Return the output of a program that failed or was stopped, cut to the size of a stored result."""
         found = find_files(folder, self.collect, self.files)
         kept = dict(found)
@@ -273,7 +273,7 @@ class _SupervisorProcess:
         with contextlib.suppress(OSError):
             self._link.shutdown(socket.SHUT_WR)
         try:
-            await _whatever_happens(self._gone())
+            await _uncancelled(self._gone())
         finally:
             self._link.close()
 
@@ -386,7 +386,7 @@ def _tail(text: str) -> str:
     return "\n".join(text.strip().splitlines()[-TAIL_LINES:])[-TAIL_MAX:]
 
 
-async def _whatever_happens(work: Awaitable[T]) -> T:
+async def _uncancelled(work: Awaitable[T]) -> T:
     """Wait for an awaitable to its end even if the caller is cancelled, and raise ``CancelledError`` only then."""
     future = asyncio.ensure_future(work)
     cancelled = False

@@ -81,9 +81,9 @@ def _serve(link: int, folder: bytes, spec: Spec) -> None:
     before, _ = _measure(folder)
     began = time.monotonic()
     pid, problem = _start(folder, spec)
-    nowhere = os.open(os.devnull, os.O_RDWR)
+    devnull = os.open(os.devnull, os.O_RDWR)
     for number in (1, 2):  # Otherwise the worker would never see the end of the streams.
-        os.dup2(nowhere, number)
+        os.dup2(devnull, number)
     if problem is not None:
         os.waitpid(pid, 0)
         _send_line(link, b"unstartable %d" % problem)
@@ -189,7 +189,7 @@ def _start(folder: bytes, spec: Spec) -> tuple[int, int | None]:
     pid = os.fork()
     if pid == 0:
         try:
-            _become(folder, spec)
+            _exec(folder, spec)
         except BaseException as problem:
             number = getattr(problem, "errno", None)
             os.write(writing, b"%d" % (number if isinstance(number, int) else 0))
@@ -201,7 +201,7 @@ def _start(folder: bytes, spec: Spec) -> tuple[int, int | None]:
     return pid, int(failure) if failure else None
 
 
-def _become(folder: bytes, spec: Spec) -> None:
+def _exec(folder: bytes, spec: Spec) -> None:
     """Turn this process into the program."""
     os.setsid()
     _prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)  # In case the supervisor itself is killed.

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 SUPERVISOR = Path(__file__).with_name("terminal_supervisor.py")
 CHUNK = 32 << 10
 # The only variables passed on, because the worker's environment may hold passwords.
-PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR")
+INHERITED_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR")
 
 
 class TerminalSession(Protocol):
@@ -184,7 +184,7 @@ class _Terminal:
 
 
 def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    kept = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
     return {"TERM": "xterm-256color", "PATH": os.defpath, **kept, **(more or {})}
 
 

@@ -21,7 +21,7 @@ import sys
 import termios
 import time
 
-HANG_UP = 0.5  # Seconds between SIGHUP and SIGKILL.
+HANGUP_GRACE = 0.5  # Seconds between SIGHUP and SIGKILL.
 TICK = 0.02
 NOT_FOUND, NOT_STARTED = 127, 126  # The exit codes of shells for these cases.
 PR_SET_CHILD_SUBREAPER = 36
@@ -41,7 +41,7 @@ def main() -> None:
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
     program = os.fork()
     if program == 0:
-        become(wanted)
+        exec_program(wanted)
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -59,7 +59,7 @@ def main() -> None:
     os._exit(NOT_STARTED if code is None else code)
 
 
-def become(wanted: dict) -> None:  # type: ignore[type-arg]
+def exec_program(wanted: dict) -> None:  # type: ignore[type-arg]
     """Make the terminal the controlling one, set the limits, and execute the program."""
     try:
         os.setsid()
@@ -99,7 +99,7 @@ def reap(program: int) -> int | None:
 
 def end(program: int) -> None:
     """Send SIGHUP to every remaining process, and SIGKILL after a grace."""
-    deadline = time.monotonic() + HANG_UP
+    deadline = time.monotonic() + HANGUP_GRACE
     left = descendants(program)
     tell(left, signal.SIGHUP)
     tell(left, signal.SIGCONT)  # A stopped process cannot handle SIGHUP.

@@ -19,12 +19,12 @@ from headway.core.policy.slot_release import POINTS
 from headway.core.snapshot import ClassView
 from headway.core.worker import TASK
 
-HALF, MOST = 0.0, 1.2816  # Standard deviations for p50 and p90 of a normal distribution.
+P50_DEVIATIONS, P90_DEVIATIONS = 0.0, 1.2816  # Standard deviations for p50 and p90 of a normal distribution.
 FIRST = 0.62  # Expected starts at the median of a start: 0.5 with one slot, up to 0.69 (ln 2) with many.
-ROUGH = 0.02  # The relative error that all learned run times may share.
+RELATIVE_ERROR = 0.02  # The relative error that all learned run times may share.
 NOW = 1.0  # Seconds below which an estimate is shown as "now".
 CHANGED = 0.2  # The relative change of the seconds from which an estimate is sent again.
-MADE_MAX = 10_000  # Estimates that one forecast keeps, which is about 2 MB.
+ESTIMATES_MAX = 10_000  # Estimates that one forecast keeps, which is about 2 MB.
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Forecast:
         self._known = known
         self.places = QueuePositions(queue.snapshot, policy, queue.workers)
         self._runs: dict[tuple[str, ...], FluidRun] = {}
-        self._made: dict[EstimateRequest, Estimate] = {}
+        self._estimates: dict[EstimateRequest, Estimate] = {}
         self._views: dict[str, list[ClassView]] = {}
         for view in queue.snapshot.classes:
             self._views.setdefault(view.key.lane, []).append(view)
@@ -101,11 +101,11 @@ class Forecast:
         request = request._replace(
             ahead=_rounded(request.ahead), own=None if request.own is None else _rounded(request.own)
         )
-        made = self._made.get(request)
+        made = self._estimates.get(request)
         if made is None:
-            if len(self._made) > MADE_MAX:
-                self._made.clear()
-            made = self._made[request] = self.of(request)
+            if len(self._estimates) > ESTIMATES_MAX:
+                self._estimates.clear()
+            made = self._estimates[request] = self.of(request)
         return made
 
     def of(self, request: EstimateRequest) -> Estimate:
@@ -148,7 +148,7 @@ class Forecast:
             None if request.own is None or request.blocked_by is not None else self._known.arrivals(request.key.lane)
         )
         solve = _Solve(run, flow, before, arrivals, request.tenant or "", request.own or 0)
-        return solve.when(HALF), solve.when(MOST)
+        return solve.when(P50_DEVIATIONS), solve.when(P90_DEVIATIONS)
 
     def _delayed(self, run: FluidRun, flow: LaneFlow, request: EstimateRequest) -> tuple[float, float]:
         """Return when a delayed job starts: it joins the queue when it is due, behind the jobs that wait by then."""
@@ -157,7 +157,7 @@ class Forecast:
             pass
         before = _at(run.times, flow.curve, due) + (_at(run.times, flow.queue, due) if request.own is None else 0.0)
         solve = _Solve(run, flow, max(0.0, before - FIRST), None, "", 0)
-        return max(due, solve.when(HALF)), max(due, solve.when(MOST))
+        return max(due, solve.when(P50_DEVIATIONS)), max(due, solve.when(P90_DEVIATIONS))
 
     def _in_lane(self, request: EstimateRequest) -> float:
         """Count the jobs of a lane that go first: of its other classes the same part as of the job's own."""
@@ -259,7 +259,7 @@ class _Solve:
             more, doubt = self._arrivals.of_others(self._tenant, self._run.times[at], self._own)
             count += more
             variance += doubt
-        rough = (ROUGH + flow.rough) * flow.curve[at]
+        rough = (RELATIVE_ERROR + flow.rough) * flow.curve[at]
         return flow.curve[at] - count - deviations * sqrt(variance + rough * rough)
 
 
@@ -289,12 +289,12 @@ def _in_turn(points: Sequence[float], lengths: Lengths, turn: int) -> tuple[floa
         return 0.0, 0.0
     if turn < rooms:
         at = min(len(points) - 1, int((turn + FIRST) * POINTS))
-        late = min(len(points) - 1, int((turn + FIRST + MOST * sqrt(turn + FIRST)) * POINTS))
+        late = min(len(points) - 1, int((turn + FIRST + P90_DEVIATIONS * sqrt(turn + FIRST)) * POINTS))
         return points[at] if rooms > 1 else points[len(points) // 2], points[late]
     mean = sum(points) / len(points)
     half = mean + (turn + FIRST - rooms) * lengths.mean / rooms
     doubt = sqrt(max(1.0, turn) * lengths.variance + mean * mean) / rooms
-    return half, half + MOST * doubt
+    return half, half + P90_DEVIATIONS * doubt
 
 
 def materially_differs(old: Estimate | None, new: Estimate) -> bool:

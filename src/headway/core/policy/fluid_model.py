@@ -346,16 +346,16 @@ def _shares(
         for at, (want, weight) in enumerate(zip(wanted, weights, strict=True))
     ]  # fmt: skip
     parts = [0.0] * len(weights)
-    left, hungry = 1.0, list(range(len(weights)))
-    while hungry and left > _NONE:
-        total = sum([weights[at] for at in hungry])
-        content = [at for at in hungry if capped[at] <= left * weights[at] / total]
-        for at in content or hungry:
+    left, unfilled = 1.0, list(range(len(weights)))
+    while unfilled and left > _NONE:
+        total = sum([weights[at] for at in unfilled])
+        content = [at for at in unfilled if capped[at] <= left * weights[at] / total]
+        for at in content or unfilled:
             parts[at] = capped[at] if content else left * weights[at] / total
         if not content:
             break
         left -= sum([parts[at] for at in content])
-        hungry = [at for at in hungry if at not in content]
+        unfilled = [at for at in unfilled if at not in content]
     whole = sum(weights)
     least = [min(want, weight / whole) for want, weight in zip(capped, weights, strict=True)]
     could = [1.0 - sum(least) + least[at] for at in range(len(weights))]

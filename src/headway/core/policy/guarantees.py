@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from headway.core.policy.document import Lane, Policy
 from headway.core.policy.why import length
 
-BEHIND = 600  # Seconds of work before the job in a bound: ten minutes, a figure that people can picture.
+WORK_BEHIND_S = 600  # Seconds of work before the job in a bound: ten minutes, a figure that people can picture.
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,5 +111,5 @@ def _bound(slots: float, after_ms: int | None, usable: int) -> str:
     """Return ``a + B * W / (w * C)`` as text, with ten minutes of work (B, in seconds of a slot) before the job."""
     if after_ms is None:
         return "none: it can wait for ever"
-    behind = length(after_ms / 1_000 + BEHIND / (slots or usable))
-    return f"{behind} behind {BEHIND // 60} min of work {'in its lane' if slots else 'in all lanes'}"
+    behind = length(after_ms / 1_000 + WORK_BEHIND_S / (slots or usable))
+    return f"{behind} behind {WORK_BEHIND_S // 60} min of work {'in its lane' if slots else 'in all lanes'}"

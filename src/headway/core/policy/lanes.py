@@ -15,7 +15,7 @@ from headway.core.snapshot import ClassView, Plan, Snapshot, Take
 from headway.core.worker import serves
 
 # A lane that the policy no longer has is served last.
-_FORGOTTEN = Lane(level=1_000_000, weight=1, max_retries=0, timeout_ms=0)
+_UNDECLARED = Lane(level=1_000_000, weight=1, max_retries=0, timeout_ms=0)
 
 
 class ShareClocks:
@@ -143,7 +143,7 @@ def competitions(
 
 def lane_of(policy: Policy, name: str) -> Lane:
     """Return a lane. One that the policy no longer has is served last, never forgotten."""
-    return policy.lanes.get(name, _FORGOTTEN)
+    return policy.lanes.get(name, _UNDECLARED)
 
 
 def risen_level(lane: Lane, waited_ms: int) -> int:

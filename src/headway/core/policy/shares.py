@@ -70,7 +70,7 @@ def share_out(turns: int, sharers: Sequence[Sharer[N]]) -> dict[N, int]:
     given = {sharer.name: 0 for sharer in sharers}
     able = [sharer for sharer in sharers if sharer.most > 0]
     while turns > 0 and able:
-        line = _water_line(turns, able)
+        line = _fill_level(turns, able)
         filled = {s.name: max(0, int((line - s.tag) / s.step + 1)) for s in able}
         spent = [s for s in able if filled[s.name] >= s.most]
         if spent:  # These sharers take all turns that they can use, and the rest is shared out again.
@@ -90,7 +90,7 @@ def share_out(turns: int, sharers: Sequence[Sharer[N]]) -> dict[N, int]:
     return given
 
 
-def _water_line(turns: int, sharers: Sequence[Sharer[N]]) -> float:
+def _fill_level(turns: int, sharers: Sequence[Sharer[N]]) -> float:
     """Return the highest tag below which at most ``turns`` turns begin. A turn that has begun counts as a whole one."""
     speed = level = 0.0
     line = 0.0

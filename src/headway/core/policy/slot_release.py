@@ -13,21 +13,21 @@ POINTS_MAX = 256  # Values for all running jobs together, so that a forecast cos
 class SlotReleases:
     """When busy slots become free: points in time that are all equally likely."""
 
-    def __init__(self, lefts: Sequence[list[float]], rooms: int) -> None:
-        free = max(0, rooms - len(lefts))
-        points = sorted([0.0] * (free * POINTS) + [point for left in lefts for point in left])
+    def __init__(self, remaining: Sequence[list[float]], slots: int) -> None:
+        free = max(0, slots - len(remaining))
+        points = sorted([0.0] * (free * POINTS) + [point for left in remaining for point in left])
         step = -(-len(points) // POINTS_MAX)
-        self._rooms = rooms
+        self._slots = slots
         self._points = points = points[step // 2 :: step] if step > 1 else points
         self._sums = [0.0, *accumulate(points)]
         self._squares = [0.0, *accumulate(point * point for point in points)]
         # The part of the points' variance that is uncertain. The rest is that jobs differ in how long they still run.
-        whole = rooms * _variance(points)
-        self._unknown = sum(map(_variance, lefts)) / whole if whole > 0 else 0.0
+        whole = slots * _variance(points)
+        self._unknown = sum(map(_variance, remaining)) / whole if whole > 0 else 0.0
 
     def due(self, now: float) -> float:
         """Return how many of these slots have become free by a moment."""
-        return bisect_right(self._points, now) / len(self._points) * self._rooms if self._points else 0.0
+        return bisect_right(self._points, now) / len(self._points) * self._slots if self._points else 0.0
 
     def doubt(self, now: float, mean: float) -> float:
         """Return the variance of how many jobs with this mean run time the slots could have started by a moment."""
@@ -37,7 +37,7 @@ class SlotReleases:
         most = 1.0 + now / mean  # Jobs that a slot can start which was free from the beginning.
         sums, squares = self._sums[at] / mean, self._squares[at] / (mean * mean)
         first, second = at * most - sums, at * most * most - 2.0 * most * sums + squares
-        return max(0.0, second / count - (first / count) ** 2) * self._rooms * self._unknown
+        return max(0.0, second / count - (first / count) ** 2) * self._slots * self._unknown
 
 
 def _variance(values: Sequence[float]) -> float:

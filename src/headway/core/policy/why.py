@@ -89,7 +89,7 @@ def _class_reason(key: ClassKey, queue: QueueDiagnostics, policy: Policy) -> str
     if not able:
         routed = not any(need.startswith(_TASK) for need in key.needs)
         return "no_worker" if not live else "unservable" if routed else "unroutable"
-    before, beside = _company(key.lane, queue.snapshot, able, policy)
+    before, beside = _competing_lanes(key.lane, queue.snapshot, able, policy)
     if before:
         return "lane"
     if beside:
@@ -230,7 +230,7 @@ def _room_below(worker: WorkerInfo, queue: QueueDiagnostics, policy: Policy) -> 
 
 def _behind(diagnosis: JobDiagnostics, able: Sequence[WorkerInfo], policy: Policy) -> Iterator[Reason]:
     job = diagnosis.job
-    before, beside = _company(job.lane, diagnosis.queue.snapshot, able, policy)
+    before, beside = _competing_lanes(job.lane, diagnosis.queue.snapshot, able, policy)
     if before:
         waiting = {line.name: line.waiting for line in before}
         text = ", ".join(f"{_count(count, LANES_COUNTED)} in {name}" for name, count in waiting.items())
@@ -251,7 +251,7 @@ def _behind(diagnosis: JobDiagnostics, able: Sequence[WorkerInfo], policy: Polic
         yield Reason("ahead", f"{_count(own)}{whose} came before it", {"ahead": own})
 
 
-def _company(
+def _competing_lanes(
     lane: str, snapshot: Snapshot, able: Sequence[WorkerInfo], policy: Policy
 ) -> tuple[list[LaneView], list[LaneView]]:  # fmt: skip
     """Return the lanes with work that are served before this one, and those that share its turn."""

@@ -25,8 +25,8 @@ from headway.integrations.celery.senders import TaskSenders
 from headway.integrations.celery.sharding import queue_of
 from headway.integrations.celery.worker_signals import WorkerSignals
 
-HAND_RUN_MS = 3_600_000  # Milliseconds; a run that was counted by hand expires after an hour.
-HAND_WAIT_MS = 60_000  # Milliseconds; an announced task that was not sent by then expires.
+MANUAL_RUN_MS = 3_600_000  # Milliseconds; a run that was counted by hand expires after an hour.
+MANUAL_WAIT_MS = 60_000  # Milliseconds; an announced task that was not sent by then expires.
 ATTRIBUTE = "headway_balancer"
 log = logging.getLogger("headway.celery")
 
@@ -41,16 +41,16 @@ class Balancer:
         self._keeper: LeaseThread | None = None
 
     @cached_property
-    def home(self) -> LedgerLocation:
+    def location(self) -> LedgerLocation:
         return find_ledger(self.app, self.store)
 
     @cached_property
     def ledger(self) -> Ledger:
-        return Ledger(self.home.place, self.rules.prefix, key_prefix=self.home.key_prefix)
+        return Ledger(self.location.place, self.rules.prefix, key_prefix=self.location.key_prefix)
 
     @cached_property
     def post(self) -> BrokerPush | None:
-        return BrokerPush(self.ledger, self.rules, self.home.key_prefix) if self.home.with_broker else None
+        return BrokerPush(self.ledger, self.rules, self.location.key_prefix) if self.location.with_broker else None
 
     @cached_property
     def runs(self) -> WorkerSignals:
@@ -104,7 +104,7 @@ class Balancer:
             return
         if self._keeper is None:
             self._keeper = LeaseThread(
-                self.ledger, self.rules, self.runs, self.reconcile, tell_held=not self.home.with_broker
+                self.ledger, self.rules, self.runs, self.reconcile, reports_held=not self.location.with_broker
             )
             self.runs.ended_oddly = self._keeper.wake
         self._keeper.start(sender)
@@ -122,7 +122,7 @@ class Balancer:
         """
         if not reserve:
             return self.ledger.choose(queues=self.rules.queues, measure=self.rules.load)
-        return self.ledger.reserve(reserve, queues=self.rules.queues, measure=self.rules.load, lease_ms=HAND_WAIT_MS)
+        return self.ledger.reserve(reserve, queues=self.rules.queues, measure=self.rules.load, lease_ms=MANUAL_WAIT_MS)
 
     def get_all_queue_loads(self) -> dict[str, tuple[int, int]]:
         """Return the numbers of waiting and running tasks of each queue, all at one moment."""
@@ -132,26 +132,26 @@ class Balancer:
 
     def get_queue_load(self, queue_name: str) -> tuple[int, int]:
         """Return the numbers of waiting and running tasks of one queue."""
-        return self.get_all_queue_loads().get(self._ours(queue_name), (0, 0))
+        return self.get_all_queue_loads().get(self._check_queue(queue_name), (0, 0))
 
     def increment_pending(self, queue_name: str, count: int = 1) -> int:
         """Announce tasks that the caller will send to a queue within a minute. Return how many tasks wait there.
 
         A task that is sent to the queue uses up one announcement, so it is counted once. Announcements are optional.
         """
-        return self.ledger.by_hand(self._ours(queue_name), waiting=count, lease_ms=HAND_WAIT_MS)[0]
+        return self.ledger.add_counts(self._check_queue(queue_name), waiting=count, lease_ms=MANUAL_WAIT_MS)[0]
 
     def decrement_pending(self, queue_name: str, count: int = 1) -> int:
         """Withdraw announcements, at most those that exist. Return how many tasks wait in the queue."""
-        return self.ledger.by_hand(self._ours(queue_name), waiting=-count)[0]
+        return self.ledger.add_counts(self._check_queue(queue_name), waiting=-count)[0]
 
-    def increment_running(self, queue_name: str, count: int = 1, *, seconds: float = HAND_RUN_MS / 1_000) -> int:
+    def increment_running(self, queue_name: str, count: int = 1, *, seconds: float = MANUAL_RUN_MS / 1_000) -> int:
         """Count work that is not a Celery task, for at most ``seconds``. Return how many tasks run in the queue."""
-        return self.ledger.by_hand(self._ours(queue_name), running=count, lease_ms=int(seconds * 1_000))[1]
+        return self.ledger.add_counts(self._check_queue(queue_name), running=count, lease_ms=int(seconds * 1_000))[1]
 
     def decrement_running(self, queue_name: str, count: int = 1) -> int:
         """Withdraw counts of ``increment_running``, at most those that exist. Return how many tasks run there."""
-        return self.ledger.by_hand(self._ours(queue_name), running=-count)[1]
+        return self.ledger.add_counts(self._check_queue(queue_name), running=-count)[1]
 
     def reset_queue_counters(self, queue_name: str | None = None) -> None:
         """Remove all counts by hand, and compute the loads again from the tasks in the ledger.
@@ -160,7 +160,7 @@ class Balancer:
         """
         queues = [load.queue for load in self.ledger.loads(self.rules.names)]
         if queue_name is not None:
-            queues = [self._ours(queue_name)]
+            queues = [self._check_queue(queue_name)]
         forgotten = self.ledger.reset(queues)
         who = {"user": getpass.getuser(), "host": socket.gethostname()}
         log.warning(LogEvent("celery.reset", **who, queue=queue_name or "all", forgotten=forgotten))
@@ -177,10 +177,10 @@ class Balancer:
 
     def reconcile(self) -> ReconcileReport:
         """Compare the ledger with the broker and repair the ledger. Workers call this periodically."""
-        kind = RedisScanner if self.home.with_broker else DepthScanner
+        kind = RedisScanner if self.location.with_broker else DepthScanner
         return Reconciler(self.ledger, self.rules, kind(self.app, self.ledger, self.rules)).run()
 
-    def _ours(self, queue_name: str) -> str:
+    def _check_queue(self, queue_name: str) -> str:
         if not self.rules.is_ours(queue_name):
             raise ConfigError(f"{queue_name!r} is not counted; queues are {self.rules.names[0]}, …")
         return queue_name

@@ -31,13 +31,13 @@ class LeaseThread:
         runs: WorkerSignals,
         reconcile: Callable[[], object],
         *,
-        tell_held: bool,
+        reports_held: bool,
     ) -> None:
         self._ledger = ledger
         self._rules = rules
         self._runs = runs
         self._reconcile = reconcile
-        self._tell_held = tell_held
+        self._reports_held = reports_held
         self._consumer: Any = None
         self._woken = threading.Event()
         self._stopping = False
@@ -89,7 +89,7 @@ class LeaseThread:
             self._ledger.errors += 1
             log.error(LogEvent("celery.signals_lost", hint="they are connected again"))
             self._runs.connect()
-        held = sorted(_members(_held())) if self._tell_held else ()
+        held = sorted(_members(_held())) if self._reports_held else ()
         due, leases = self._ledger.renew(
             self._runs.node,
             self._reads(),

@@ -34,8 +34,8 @@ MASTER_CHECK = 1.0  # Seconds between queries to the Sentinels. A replaced maste
 READ_REPLIES_AT = 32  # Unanswered commands after which their replies are read.
 _SOON = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "NOREPLICAS", "UNBLOCKED", "MISCONF", "ERR max number of clients")
 
-Word = bytes | str | int
-Words = Sequence[Word]
+Argument = bytes | str | int
+Arguments = Sequence[Argument]
 
 
 class LedgerClient:
@@ -59,7 +59,7 @@ class LedgerClient:
         self._socket: socket.socket | None = None
         self._reader = new_reader()
         self._unanswered: deque[bytes] = deque()  # Packed commands, the oldest first. Some may not be sent yet.
-        self._batch: dict[object, Words] = {}  # By name: the words of each command in the next batch,
+        self._batch: dict[object, Arguments] = {}  # By name: the words of each command in the next batch,
         self._batch_call = "", ""  # and the function that gets them, with its key.
         self._retry_at = 0.0
         self._address: Endpoint | None = None
@@ -67,11 +67,11 @@ class LedgerClient:
         self._batch_started = threading.Event()
         self._batch_thread: threading.Thread | None = None
 
-    def call(self, function: str, key: str, *args: Word) -> Any:
+    def call(self, function: str, key: str, *args: Argument) -> Any:
         """Return the reply of a function. Raises ``StoreUnavailable`` after ``RETRY_SECONDS``, else ``StoreError``."""
         return self.ask("FCALL", f"{self._library.name}_{function}", 1, key, *args)
 
-    def ask(self, *words: Word) -> Any:
+    def ask(self, *words: Argument) -> Any:
         """Return the reply to a command, which must be safe to repeat."""
         command = pack(words)
         until, delay = time.monotonic() + RETRY_SECONDS, BACKOFF
@@ -97,13 +97,13 @@ class LedgerClient:
             time.sleep(delay * random.uniform(0.5, 1.5))
             delay = min(1.0, delay * 2)
 
-    def send(self, function: str, key: str, *args: Word) -> None:
+    def send(self, function: str, key: str, *args: Argument) -> None:
         """Send a call, now or when the server is back. Never waits for the reply, never raises."""
         self._after_fork()
         with self._lock:
             self._send(*self._take_batch(), self._command(function, key, args))
 
-    def send_batched(self, function: str, key: str, words: Words, *, name: str | None = None) -> None:
+    def send_batched(self, function: str, key: str, words: Arguments, *, name: str | None = None) -> None:
         """Send a call within ``BATCH_SECONDS``. All calls of that time become one, which gets their words in order.
 
         Until then, ``cancel_batched`` can withdraw the call by its ``name``.
@@ -160,7 +160,7 @@ class LedgerClient:
         self._batch.clear()
         return [command]
 
-    def _command(self, function: str, key: str, args: Words) -> bytes:
+    def _command(self, function: str, key: str, args: Arguments) -> bytes:
         return pack(("FCALL", f"{self._library.name}_{function}", 1, key, *args))
 
     def _send(self, *commands: bytes) -> None:
@@ -242,7 +242,7 @@ class LedgerClient:
         self._found_at = time.monotonic()
         try:
             self._socket, self._reader = open_socket(address, login), new_reader()
-            server = self._greet(login)
+            server = self._login(login)
             if int(server[b"version"].partition(b".")[0]) < OLDEST_SERVER:
                 raise StoreError(f"{address} is too old; use Redis {OLDEST_SERVER} or later, or any Valkey")
             if server[b"role"] != b"master":
@@ -260,8 +260,8 @@ class LedgerClient:
             raise
         return self._socket
 
-    def _greet(self, login: Login) -> Any:
-        words: list[Word] = ["HELLO", "3"]
+    def _login(self, login: Login) -> Any:
+        words: list[Argument] = ["HELLO", "3"]
         if login.password is not None:
             words += ["AUTH", login.username or "default", login.password]
         sock = self._connected()
@@ -336,7 +336,7 @@ class LedgerClient:
 
 def _ask_once(address: Endpoint, login: Login, *words: str) -> Any:
     """Ask a Sentinel. Raises ``OSError``, ``ReplyError``."""
-    commands: list[tuple[Word, ...]] = [words]
+    commands: list[tuple[Argument, ...]] = [words]
     if login.password is not None:
         commands.insert(0, ("AUTH", login.username or "default", login.password))
     reader = new_reader()

@@ -42,7 +42,7 @@ def find_ledger(app: Celery, store: str | None = None) -> LedgerLocation:
     place = read_redis_address(store)
     if place.cluster:
         raise ConfigError("the ledger needs one server, or Sentinels, not a cluster")
-    same = broker is not None and _whereabouts(place) == _whereabouts(broker)
+    same = broker is not None and _server_identity(place) == _server_identity(broker)
     return LedgerLocation(place, same, key_prefix if same else "")
 
 
@@ -111,5 +111,5 @@ def _database(path: str) -> int:
     return int(text)
 
 
-def _whereabouts(place: RedisAddress) -> tuple[object, ...]:
+def _server_identity(place: RedisAddress) -> tuple[object, ...]:
     return frozenset(place.addresses), place.master, place.login.database

@@ -98,10 +98,10 @@ class SendHook:
                 raise
             self._ledger.errors += 1
             log.error(LogEvent("celery.uncounted", error=str(problem)))  # noqa: TRY400 - one line is enough
-            return entry.fixed or self._blind(entry)
+            return entry.fixed or self._choose_without_loads(entry)
         return queue
 
-    def _blind(self, entry: CountedTask) -> str:
+    def _choose_without_loads(self, entry: CountedTask) -> str:
         """Choose a queue without knowing the loads, by the hash of the task among the queues that it may use."""
         among = entry.among or tuple(range(self._rules.queues))
         [place] = shard_of(entry.member, queues=len(among), width=1)

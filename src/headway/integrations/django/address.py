@@ -18,9 +18,7 @@ WORKS = (
     "'headway[django,postgres]' 'psycopg[binary]'). If the rest of your project is on another database, give the jobs "
     "one of their own and name it in IOQUEUE_DATABASE."
 )
-NO_OTHER_WAY = (
-    "Jobs in SQLite are in the project's own file, through Django's own connection: leave IOQUEUE_STORE away."
-)
+SQLITE_HINT = "Jobs in SQLite are in the project's own file, through Django's own connection: leave IOQUEUE_STORE away."
 # Options that both psycopg and asyncpg understand.
 _PASSED_ON = ("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "passfile", "service", "target_session_attrs")
 
@@ -31,7 +29,7 @@ def store_address() -> str:
     connection = connections[database()]
     if connection.vendor == "sqlite":
         if options.store is not None:
-            raise ImproperlyConfigured(f"IOQUEUE_STORE is set, and {database()!r} is sqlite. {NO_OTHER_WAY}")
+            raise ImproperlyConfigured(f"IOQUEUE_STORE is set, and {database()!r} is sqlite. {SQLITE_HINT}")
         return sqlite_address(database())
     if options.store is not None:
         return options.store

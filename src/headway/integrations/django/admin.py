@@ -202,9 +202,9 @@ class IOJobAdmin(_ReadOnly, admin.ModelAdmin):
     @admin.action(description="Cancel selected jobs", permissions=["manage"])
     def cancel_jobs(self, request: Any, jobs: Any) -> None:
         """Cancel jobs. Pending jobs end at once; workers are requested to stop running jobs."""
-        states = queue().cancel_jobs(_live(jobs), who=_who(request))
-        self._tell(request, sum(state is State.CANCELLED for state in states), "cancelled")
-        self._tell(request, sum(state is State.EXECUTING for state in states), "asked to stop")
+        states = queue().cancel_jobs(_live(jobs), who=_operator(request))
+        self._show_message(request, sum(state is State.CANCELLED for state in states), "cancelled")
+        self._show_message(request, sum(state is State.EXECUTING for state in states), "asked to stop")
         self._left(request, jobs, len(states))
 
     @admin.action(description="Retry selected jobs, counts reset", permissions=["manage"])
@@ -218,12 +218,12 @@ class IOJobAdmin(_ReadOnly, admin.ModelAdmin):
         self._again(request, jobs, jobs.filter(state="dead_letter"))
 
     def _again(self, request: Any, jobs: Any, fit: Any) -> None:
-        states = queue().retry_jobs(list(fit.values_list("pk", flat=True)), who=_who(request))
+        states = queue().retry_jobs(list(fit.values_list("pk", flat=True)), who=_operator(request))
         queued = sum(state is State.QUEUED for state in states)
-        self._tell(request, queued, "queued again")
+        self._show_message(request, queued, "queued again")
         self._left(request, jobs, queued)
 
-    def _tell(self, request: Any, count: int, what: str) -> None:
+    def _show_message(self, request: Any, count: int, what: str) -> None:
         if count:
             self.message_user(request, f"{count} job{'' if count == 1 else 's'} {what}.", messages.SUCCESS)
 
@@ -233,7 +233,7 @@ class IOJobAdmin(_ReadOnly, admin.ModelAdmin):
             self.message_user(request, f"{left} left as they are: their state does not allow it.", messages.WARNING)
 
 
-def _who(request: Any) -> str:
+def _operator(request: Any) -> str:
     return f"django:{request.user.get_username()}"
 
 

@@ -11,7 +11,7 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections
 
 from headway.core.errors import ConfigError
-from headway.integrations.django.address import NO_OTHER_WAY, WORKS
+from headway.integrations.django.address import SQLITE_HINT, WORKS
 from headway.integrations.django.conf import database, read_options
 from headway.integrations.django.framework import FRAMEWORK, RELEASE
 from headway.integrations.django.loading import declared_django_tasks, module_of_task, task_modules
@@ -106,7 +106,7 @@ def _check_sqlite(alias: str) -> list[CheckMessage]:
     options, _ = read_options()
     if options.store is not None:
         found.append(
-            Error("IOQUEUE_STORE is set, and the jobs are kept in SQLite.", hint=NO_OTHER_WAY, id="ioqueue.E007")
+            Error("IOQUEUE_STORE is set, and the jobs are kept in SQLite.", hint=SQLITE_HINT, id="ioqueue.E007")
         )
     if is_in_memory(alias) and not in_tests():
         found.append(

@@ -11,7 +11,7 @@ from headway.integrations.django.views import WITH_VIEWS, table_prefix
 from headway.stores.shared_database import postgres_schema
 
 # These rows stay, because processes cache the ids of namespaces and classes, and live workers are registered.
-KEPT = frozenset({"format", "sequence", "namespace", "class", "worker", "watcher", "document"})
+SKIPPED = frozenset({"format", "sequence", "namespace", "class", "worker", "watcher", "document"})
 # The condition for rows of a namespace, by the first of these columns that a table has.
 OWNERS = {
     "namespace_id": "= {namespace}",
@@ -31,7 +31,7 @@ def flush_jobs(alias: str) -> None:
         namespace = _namespace(cursor, tables) if "namespace" in columns else None  # None before the first migration.
         if namespace is None:
             return
-        for name in sorted(columns.keys() - KEPT, key=lambda name: name == "job"):  # Last: other tables refer to it.
+        for name in sorted(columns.keys() - SKIPPED, key=lambda name: name == "job"):  # Last: other tables refer to it.
             owner = next((column for column in OWNERS if column in columns[name]), None)
             if owner is not None:
                 mine = OWNERS[owner].format(namespace=namespace, tables=tables)

@@ -16,19 +16,19 @@ T = TypeVar("T")
 class ProjectPortal(Portal):
     """Runs coroutines in the calling thread if ``here`` returns true, else on the loop of a background thread.
 
-    ``lend`` lets a loop use this thread's connection. ``close`` closes the loop's connections before the loop ends.
+    ``share`` lets a loop use this thread's connection. ``close`` closes the loop's connections before the loop ends.
     ``brief`` returns whether connections must be closed after each call.
     """
 
     def __init__(
         self,
         here: Callable[[], bool],
-        lend: Callable[[], AbstractContextManager[None]],
+        share: Callable[[], AbstractContextManager[None]],
         close: Callable[[], Coroutine[Any, Any, None]],
         brief: Callable[[], bool],
     ) -> None:
         super().__init__()
-        self._here, self._lend, self._close, self._brief = here, lend, close, brief
+        self._here, self._share, self._close, self._brief = here, share, close, brief
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine and return its result."""
@@ -57,7 +57,7 @@ class ProjectPortal(Portal):
     @contextlib.contextmanager
     def _runner(self) -> Iterator[asyncio.Runner]:
         runner = asyncio.Runner()
-        with self._lend():
+        with self._share():
             runner.get_loop()  # The loop keeps the context variables of this moment.
         with runner:
             try:

@@ -21,7 +21,7 @@ from headway.stores.base import Clock, Store
 from headway.stores.shared_database import claim_sqlite, migrate_sqlite, sqlite_store
 
 SCHEME = "django://"
-_lent: ContextVar[Any] = ContextVar("ioqueue_connection", default=None)
+_shared_connection: ContextVar[Any] = ContextVar("ioqueue_connection", default=None)
 MIGRATE = "run manage.py migrate"
 
 
@@ -102,13 +102,13 @@ class ThreadConnection:
 
     def _wrapper(self) -> Any:
         wrapper = self._unopened()
-        if wrapper is not _lent.get():
+        if wrapper is not _shared_connection.get():
             wrapper.ensure_connection()
         return wrapper
 
     def _unopened(self) -> Any:
-        lent = _lent.get()
-        return lent if lent is not None and lent.alias == self._alias else connections[self._alias]
+        shared = _shared_connection.get()
+        return shared if shared is not None and shared.alias == self._alias else connections[self._alias]
 
 
 @contextlib.contextmanager
@@ -116,11 +116,11 @@ def lend_connection() -> Iterator[None]:
     """Let an event loop in this thread use the thread's connection. Otherwise Django gives the loop a new one."""
     wrapper = connections[database()]
     wrapper.ensure_connection()
-    before = _lent.set(wrapper)
+    before = _shared_connection.set(wrapper)
     try:
         yield
     finally:
-        _lent.reset(before)
+        _shared_connection.reset(before)
 
 
 def _store(alias: str, namespace: str, *, caller: ThreadConnection | None = None, clock: Clock | None = None) -> Store:

@@ -36,7 +36,7 @@ READ_LEASES_IDLE_EVERY = (
 PENDING_POLL_SECONDS = 1.0  # Maximum seconds of a poll while the worker has a pending cancel or drain.
 CLAIMED_AT_ONCE = 64  # Maximum jobs of one exchange.
 ANSWER_BYTES = 4 << 20  # Bytes of payload in one reply. Jobs beyond that stay queued.
-ROUNDS = 50  # Maximum exchanges in a row while the store has more classes to check.
+EXCHANGES_MAX = 50  # Maximum exchanges in a row while the store has more classes to check.
 
 
 class PollResult(NamedTuple):
@@ -79,7 +79,7 @@ class LongPoll:
         self._delivered = session.delivered[poll.claims]
         self._state = WorkerState.ACTIVE
         self._waited = False
-        self._doubted = False  # Its leases were read again because they left too little room.
+        self._read_again = False  # Its leases were read again because they left too little room.
         self._more = False
         self._asked = 0  # Jobs that the last exchange asked for.
         self._next_due: float | None = None
@@ -128,7 +128,7 @@ class LongPoll:
             if claimed.leases:
                 return await self._fill(await self._fitting(claimed.leases), given, free)
             rounds += 1
-            if self._more and rounds < ROUNDS and not self._is_over():
+            if self._more and rounds < EXCHANGES_MAX and not self._is_over():
                 continue
             await self._read_leases()
             if not claims or self._has_undelivered() or self._left() <= 0 or self._is_over():
@@ -192,7 +192,7 @@ class LongPoll:
                 )
             )
             session.pending = claim_id if given is None and free else session.pending
-            claimed = await self._undisturbed(exchanging, given)
+            claimed = await self._shielded(exchanging, given)
             session.pending = None if free else session.pending
             if free:  # Without a claim the store's view of this worker is unchanged.
                 self._poll.waits = wait and not claimed.leases
@@ -201,7 +201,7 @@ class LongPoll:
                 session.hold(claimed.leases)
             return claimed
 
-    async def _undisturbed(self, exchanging: asyncio.Future[ClaimResult], given: bytes | None) -> ClaimResult:
+    async def _shielded(self, exchanging: asyncio.Future[ClaimResult], given: bytes | None) -> ClaimResult:
         """Wait for an exchange. If the poll is cancelled meanwhile, release what the exchange claimed."""
         try:
             return await asyncio.shield(exchanging)
@@ -238,9 +238,9 @@ class LongPoll:
         if self._request.available_capacity <= 0 or self._state is not WorkerState.ACTIVE:
             return 0
         await self._read_leases()
-        if self._room() < self._request.available_capacity and not self._doubted:
+        if self._room() < self._request.available_capacity and not self._read_again:
             # Another server may have applied results of this worker.
-            self._doubted = True
+            self._read_again = True
             await self._session.read_leases()
         return max(0, min(self._request.available_capacity, self._room()))
 

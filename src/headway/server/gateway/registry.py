@@ -20,7 +20,7 @@ log = logging.getLogger("headway.server")
 REGISTERED = "http_worker"
 BEATS = "http_beat"  # The number of the last heartbeat. It changes, while a registration never does.
 STOPS = "http_stop"  # Jobs that the server has ended, until their worker knows.
-KNOWN_MAX = 10_000  # Registrations that a process caches.
+CACHED_MAX = 10_000  # Registrations that a process caches.
 STOPS_MAX = 1_000
 STOP_MS = 60_000  # How long polls and heartbeats name a job that the server has ended.
 
@@ -62,8 +62,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
         A worker that names no tasks may know nothing of lanes. It keeps slots only if it asks for them or if a policy
         sets another reserve than the built-in one.
         """
-        unaware = self.plain and policy.reserve == BUILT_IN.reserve
-        return reserved_slots(policy, self.slots, 0 if self.reserved is None and unaware else self.reserved)
+        default_reserve = self.plain and policy.reserve == BUILT_IN.reserve
+        return reserved_slots(policy, self.slots, 0 if self.reserved is None and default_reserve else self.reserved)
 
     def worker(self, policy: Policy) -> WorkerInfo:
         """Return the worker as stores know it, with the slots that it reserves under this policy."""
@@ -171,5 +171,5 @@ class WorkerRegistry:
     def _remember(self, registration: Registration) -> None:
         self._known[registration.worker_id] = registration
         self._known.move_to_end(registration.worker_id)
-        if len(self._known) > KNOWN_MAX:
+        if len(self._known) > CACHED_MAX:
             self._known.popitem(last=False)

@@ -112,8 +112,8 @@ class ResultBatch:
         elif token:
             self.reports.append(report)
         else:
-            by_whom = job.worker_id or (job.history[-1].worker_id if job.history else None)
-            same = by_whom == worker_id and _fits(report.state, job.state)
+            reporter = job.worker_id or (job.history[-1].worker_id if job.history else None)
+            same = reporter == worker_id and _fits(report.state, job.state)
             self._known[one.job_id] = job.state if same else None
 
     def _prepare_unknown(self, one: ResultReport) -> None:

@@ -367,10 +367,10 @@ class WorkerGateway:
 
         return make
 
-    async def _make_room(self, newcomer: str) -> None:
+    async def _make_room(self, new_name: str) -> None:
         """Drop the sessions that were unused for longest. The store can rebuild them."""
         while len(self._sessions) > SESSIONS_MAX:
-            idle = (name for name, session in self._sessions.items() if not session.polls and name != newcomer)
+            idle = (name for name, session in self._sessions.items() if not session.polls and name != new_name)
             worker_id = next(idle, None)
             if worker_id is None:
                 return

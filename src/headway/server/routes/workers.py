@@ -54,7 +54,7 @@ routes = Routes("workers", "/internal/workers")
 WorkerId = Annotated[
     str, Path(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+$", description="From the registration.")
 ]
-KNOWN = ("worker_unknown",)
+WORKER_PROBLEMS = ("worker_unknown",)
 
 
 @routes.post(
@@ -105,7 +105,7 @@ async def register(request: Request) -> Response:
     whole=True,
     body=(PollRequest,),
     answers={200: PollReply},
-    problems=(*KNOWN, "too_many"),
+    problems=(*WORKER_PROBLEMS, "too_many"),
     summary="Ask for tasks",
 )
 async def poll(request: Request, worker_id: WorkerId) -> Response:
@@ -145,7 +145,7 @@ async def poll(request: Request, worker_id: WorkerId) -> Response:
     whole=True,
     body=(ResultReport, ResultReports),
     answers={200: ResultReply},
-    problems=(*KNOWN, "lease_lost", "store_full"),
+    problems=(*WORKER_PROBLEMS, "lease_lost", "store_full"),
     summary="Report how tasks ended",
 )
 async def result(request: Request, worker_id: WorkerId) -> Response:
@@ -169,7 +169,7 @@ async def result(request: Request, worker_id: WorkerId) -> Response:
     whole=True,
     body=(OutputUpdate,),
     answers={200: OutputReply},
-    problems=KNOWN,
+    problems=WORKER_PROBLEMS,
     summary="Send the latest output of a running task",
 )
 async def output(request: Request, worker_id: WorkerId) -> Response:
@@ -187,7 +187,7 @@ async def output(request: Request, worker_id: WorkerId) -> Response:
     whole=True,
     body=(WorkerHeartbeat,),
     answers={200: WorkerHeartbeatReply},
-    problems=KNOWN,
+    problems=WORKER_PROBLEMS,
     summary="Send a sign of life",
 )
 async def heartbeat(request: Request, worker_id: WorkerId) -> Response:
@@ -204,7 +204,7 @@ async def heartbeat(request: Request, worker_id: WorkerId) -> Response:
     body=(DrainRequest,),
     body_required=False,
     answers={200: DrainReply},
-    problems=KNOWN,
+    problems=WORKER_PROBLEMS,
     summary="Give a worker no more tasks",
 )
 async def drain(request: Request, worker_id: WorkerId) -> Response:

@@ -48,7 +48,7 @@ class SessionBroker:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._open: dict[JobId, InteractiveSession] = {}
-        self._living: set[asyncio.Task[None]] = set()
+        self._sessions_running: set[asyncio.Task[None]] = set()
         self._preempting: asyncio.Task[None] | None = None
         routes = [
             WebSocketRoute(f"{PATH}{{job_id}}", self.dial),
@@ -80,7 +80,7 @@ class SessionBroker:
         except BaseException:
             await self._give_up(session)
             raise
-        self._let_live(session)
+        self._start(session)
         return session
 
     def find(self, job_id: str, secret: str, tenant: str | None) -> InteractiveSession | None:
@@ -121,7 +121,7 @@ class SessionBroker:
         for session in list(self._open.values()):
             session.cut(1012, "the server leaves")
             await session.end()
-        tasks = [*self._living, *([self._preempting] if self._preempting else [])]
+        tasks = [*self._sessions_running, *([self._preempting] if self._preempting else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -163,12 +163,12 @@ class SessionBroker:
             async for job in jobs:
                 yield job
 
-    def _let_live(self, session: InteractiveSession) -> None:
+    def _start(self, session: InteractiveSession) -> None:
         living = asyncio.create_task(session.live())
-        self._living.add(living)
+        self._sessions_running.add(living)
 
         def forget(_: object) -> None:
-            self._living.discard(living)
+            self._sessions_running.discard(living)
             self._open.pop(session.job_id, None)
 
         living.add_done_callback(forget)
@@ -183,12 +183,12 @@ class SessionBroker:
             await preemptor()
             return None
 
-        upkeep = asyncio.create_task(every(ROOM_EVERY, preempt, name="sessions"))
+        preempting = asyncio.create_task(every(ROOM_EVERY, preempt, name="sessions"))
         try:
-            while self._living:
-                await asyncio.wait(self._living, return_when=asyncio.ALL_COMPLETED)
+            while self._sessions_running:
+                await asyncio.wait(self._sessions_running, return_when=asyncio.ALL_COMPLETED)
         finally:
-            upkeep.cancel()
+            preempting.cancel()
 
     # ------------------------------------------------------------------ workers
 

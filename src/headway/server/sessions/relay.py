@@ -12,7 +12,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 DIAL_SECONDS = 2.0
-GONE, RESTARTING = 1001, 1012
+GOING_AWAY, RESTARTING = 1001, 1012
 
 
 async def reach(address: str, headers: Mapping[str, str]) -> ClientConnection | None:
@@ -32,28 +32,29 @@ async def reach(address: str, headers: Mapping[str, str]) -> ClientConnection | 
         return None
 
 
-async def forward(client: WebSocket, far: ClientConnection, *ends: asyncio.Future[None]) -> None:
+async def forward(client: WebSocket, worker: ClientConnection, *ends: asyncio.Future[None]) -> None:
     """Forward messages both ways until one side closes. At most one message each way is buffered."""
-    outward, inward = asyncio.create_task(_outward(far, client)), asyncio.create_task(_inward(client, far))
+    to_client = asyncio.create_task(_to_client(worker, client))
+    to_worker = asyncio.create_task(_to_worker(client, worker))
     try:
-        parts: set[asyncio.Future[Any]] = {outward, inward, *ends}
+        parts: set[asyncio.Future[Any]] = {to_client, to_worker, *ends}
         await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-        code, reason = outward.result() if outward.done() else (RESTARTING, "come back")
-        if not inward.done():
+        code, reason = to_client.result() if to_client.done() else (RESTARTING, "come back")
+        if not to_worker.done():
             with contextlib.suppress(WebSocketDisconnect, RuntimeError, TimeoutError):
                 async with asyncio.timeout(DIAL_SECONDS):
                     await client.close(code, reason)
     finally:
-        for task in (outward, inward):
+        for task in (to_client, to_worker):
             task.cancel()
-        await asyncio.gather(outward, inward, return_exceptions=True)
-        await far.close(GONE)
+        await asyncio.gather(to_client, to_worker, return_exceptions=True)
+        await worker.close(GOING_AWAY)
 
 
-async def _outward(far: ClientConnection, client: WebSocket) -> tuple[int, str]:
+async def _to_client(worker: ClientConnection, client: WebSocket) -> tuple[int, str]:
     try:
         while True:
-            message = await far.recv()
+            message = await worker.recv()
             if isinstance(message, str):
                 await client.send_text(message)
             else:
@@ -62,11 +63,11 @@ async def _outward(far: ClientConnection, client: WebSocket) -> tuple[int, str]:
         end = closed.rcvd
         return (RESTARTING, "come back") if end is None else (end.code, end.reason)
     except (WebSocketDisconnect, RuntimeError):
-        return GONE, ""
+        return GOING_AWAY, ""
 
 
-async def _inward(client: WebSocket, far: ClientConnection) -> None:
+async def _to_worker(client: WebSocket, worker: ClientConnection) -> None:
     with contextlib.suppress(ConnectionClosed):
         while (message := await client.receive())["type"] != "websocket.disconnect":
             data = message.get("bytes")
-            await far.send(message.get("text") or "" if data is None else data)
+            await worker.send(message.get("text") or "" if data is None else data)

@@ -32,7 +32,7 @@ from headway.server.serializers import ending_values
 
 ENDED, TAKEN_OVER, REFUSED, HALT = 1000, 4408, 1008, 4409
 RESTARTING = 1012
-LAST_WORDS = 1.0  # Seconds for a slow client to receive how its session ended.
+FINAL_MESSAGE_SECONDS = 1.0  # Seconds for a slow client to receive how its session ended.
 LOST_SECONDS = 5.0  # Seconds for a job to end after its worker disconnected. Then the worker counts as dead.
 DRAINED = 2.0  # Seconds for a worker to disconnect after its job has ended.
 READ_RETRY = 1.0  # Seconds before a store that did not answer is read again.
@@ -132,7 +132,7 @@ class InteractiveSession:
         worker, self._worker = self._worker, None
         if worker is not None:
             with contextlib.suppress(WebSocketDisconnect, RuntimeError, TimeoutError):
-                async with asyncio.timeout(LAST_WORDS):
+                async with asyncio.timeout(FINAL_MESSAGE_SECONDS):
                     await worker.close(ENDED, "the session is over")
 
     async def _until_left(self) -> None:
@@ -274,7 +274,7 @@ class InteractiveSession:
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LAST_WORDS):
+                    async with asyncio.timeout(FINAL_MESSAGE_SECONDS):
                         await self._send_end(socket, self._final.result())
         finally:
             for task in (sending, receiving):

@@ -25,7 +25,7 @@ from headway.core.errors import (
     StoreUnavailable,
 )
 from headway.stores import base
-from headway.stores.base import AWAY_WITHIN
+from headway.stores.base import NEXT_CALL_SECONDS
 
 if TYPE_CHECKING:
     from headway.stores.postgres.address import PostgresAddress
@@ -139,7 +139,7 @@ class Connections:
     def _patience(self, now: float) -> float:
         """Return how long a call may wait for a connection. The wait is short if another call has just given up."""
         patience = min(self._address.timeout, PATIENCE)
-        return min(patience, AWAY_WITHIN) if now - self._gave_up < patience else patience
+        return min(patience, NEXT_CALL_SECONDS) if now - self._gave_up < patience else patience
 
     async def _run_once(
         self, work: Callable[[Connection], Awaitable[T]], isolation: Isolation | None, within: float

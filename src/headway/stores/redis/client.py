@@ -16,7 +16,7 @@ import hiredis
 from headway.core.errors import StoreBusy, StoreError, StoreFull, StoreUnavailable
 from headway.core.log_event import LogEvent
 from headway.stores import base
-from headway.stores.base import AWAY_WITHIN, TIMEOUT
+from headway.stores.base import NEXT_CALL_SECONDS, TIMEOUT
 from headway.stores.redis.connection import CONNECT_TIMEOUT, Endpoint, Login, OnMessage, RedisConnection, Unanswered
 from headway.stores.redis.library import library
 
@@ -254,7 +254,7 @@ class RedisClient:
     def _patience(self, now: float) -> float:
         """Return how long a call may wait for a connection, which is short after another call was given up."""
         patience = min(self._timeout, PATIENCE)
-        return min(patience, AWAY_WITHIN) if now - self._gave_up < patience else patience
+        return min(patience, NEXT_CALL_SECONDS) if now - self._gave_up < patience else patience
 
     async def _answer(self, connection: RedisConnection, words: Words, then: Sequence[Words] = ()) -> Any:
         if then:

@@ -48,7 +48,7 @@ from headway.stores.texts import check_jobs
 
 IDLE_SECONDS = 0.02  # An empty transient store is assumed empty for this long, so that busy workers ask it less often.
 RENEW_SECONDS = 0.25  # Maximum wait of a renewal for the transient store, far less than a heartbeat.
-FRUITLESS_SECONDS = 1.0  # A class that should have had jobs and yielded none is skipped for this long.
+EMPTY_SKIP_SECONDS = 1.0  # A class that should have had jobs and yielded none is skipped for this long.
 
 
 class PartialClaim(NamedTuple):
@@ -94,7 +94,7 @@ class SplitStore:
         self._waiting: set[str] = set()  # The workers that wait at the transient store, as far as we know.
         self._classes = 0  # How many classes the transient store has.
         self._misplaced: frozenset[ClassKey] = frozenset()  # Transient classes of the durable store.
-        self._fruitless: dict[ClassKey, float] = {}  # By class: until when it is skipped.
+        self._skipped_until: dict[ClassKey, float] = {}  # By class: until when it is skipped.
         self._begun: dict[str, PartialClaim] = {}  # By worker.
         self._known_workers: set[str] = set()  # Workers that it knows since it recovered.
         self._returns = 0
@@ -133,7 +133,7 @@ class SplitStore:
     async def exchange(self, request: Exchange) -> ExchangeReply:
         plan, worker_id = request.plan, request.worker_id
         if plan is None or worker_id is None:
-            return await self._hand_in(request)
+            return await self._report(request)
         begun = self._begun.pop(worker_id, PartialClaim(b"", []))
         leases, kept_back = begun.leases[: plan.free], begun.leases[plan.free :]
         if kept_back:
@@ -168,12 +168,12 @@ class SplitStore:
             leases += last
             left = left.less(plan, last)
             if idle and last:
-                await self._withdraw(worker_id)
+                await self._remove_worker(worker_id)
         registered = claim.unknown_worker and await self._register_worker(worker_id, allowance)
         more = answer.more or ((parts.rest or registered) and left.free > 0)
         return self._answer(answer._replace(more=more), leases)
 
-    async def _hand_in(self, request: Exchange) -> ExchangeReply:
+    async def _report(self, request: Exchange) -> ExchangeReply:
         """Forward an exchange that claims nothing: reports, progress, a snapshot."""
         passing = _transient_reports(request.finished)
         counted, allowance = None, WaitAllowance()
@@ -231,8 +231,8 @@ class SplitStore:
             self._note(answer.snapshot)
         given = {lease.class_key for lease in answer.leases}
         if len(answer.leases) < left.free:
-            until = time.monotonic() + FRUITLESS_SECONDS
-            self._fruitless |= {take.key: until for take in parts.then if take.key not in given}
+            until = time.monotonic() + EMPTY_SKIP_SECONDS
+            self._skipped_until |= {take.key: until for take in parts.then if take.key not in given}
         return list(answer.leases)
 
     def _answer(self, answer: ExchangeReply, leases: Sequence[Lease]) -> ExchangeReply:
@@ -248,7 +248,7 @@ class SplitStore:
         view = self._views.get(key)
         if self._transient.away or view is None or not view.waiting or view.blocked is not None:
             return False
-        return self._fruitless.get(key, 0.0) <= time.monotonic()
+        return self._skipped_until.get(key, 0.0) <= time.monotonic()
 
     def _note(self, snapshot: Snapshot) -> None:
         """Remember the classes of the transient store. As in every store, a class never disappears."""
@@ -316,7 +316,7 @@ class SplitStore:
         self._known_workers.add(worker_id)
         return True
 
-    async def _withdraw(self, worker_id: str) -> None:
+    async def _remove_worker(self, worker_id: str) -> None:
         """Stop waiting at the durable store. If that fails, one wake-up may be lost, but workers poll too."""
         with contextlib.suppress(StoreError):
             await self._durable.exchange(Exchange(worker_id, os.urandom(TOKEN_BYTES), plan=Plan()))

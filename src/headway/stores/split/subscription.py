@@ -9,7 +9,7 @@ from headway.core.job import JobId
 from headway.stores.base import Subscription
 
 WAIT_SECONDS = 60.0  # Seconds of one wait at either subscription. The wait is repeated, so any length will do.
-ABSENT = 1.0  # Seconds between checks for a second subscription that does not exist yet.
+SECOND_CHECK_EVERY = 1.0  # Seconds between checks for a second subscription that does not exist yet.
 
 
 class SplitSubscription:
@@ -32,7 +32,7 @@ class SplitSubscription:
             for subscription in self._subscriptions:
                 if subscription not in self._waits:
                     self._waits[subscription] = loop.create_task(_wait(subscription))
-            step = left if len(self._subscriptions) > 1 else min(left, ABSENT)
+            step = left if len(self._subscriptions) > 1 else min(left, SECOND_CHECK_EVERY)
             # Pending waits are not cancelled, so that a wake-up between two calls is kept for the next one.
             done, _ = await asyncio.wait(
                 self._waits.values(), timeout=step, return_when=asyncio.FIRST_COMPLETED

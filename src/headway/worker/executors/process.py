@@ -61,7 +61,7 @@ class ProcessExecutor:
             ended = await child.run(wire.RunJob.of(job.lease, self._largest), job)
             keep = child.alive and not child.stopping and not ended.spent
             return _outcome(ended)
-        except _Died as death:
+        except _ProcessDied as death:
             raise TaskFailed(Crashed(str(death))) from None
         finally:
             del self._busy[job]
@@ -96,7 +96,7 @@ class ProcessExecutor:
         self._idle = []
 
 
-class _Died(Exception):
+class _ProcessDied(Exception):
     """The process ended before it sent a reply."""
 
 
@@ -195,7 +195,7 @@ class _Child:
             (length,) = wire.HEADER.unpack(await self._reader.readexactly(wire.HEADER.size))
             return wire.unpack(await self._reader.readexactly(length))
         except (asyncio.IncompleteReadError, ConnectionError):
-            raise _Died(await self._cause()) from None
+            raise _ProcessDied(await self._cause()) from None
 
     async def _cause(self) -> str:
         for _ in range(100):  # The socket closes a moment before the process has ended.

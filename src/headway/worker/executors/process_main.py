@@ -119,7 +119,7 @@ def _end_programs() -> bool:
 
     The helper processes of ``multiprocessing`` stay, because they end with this process.
     """
-    own = {getattr(module, name, None) for module, name in _multiprocessing_servants()}
+    own = {getattr(module, name, None) for module, name in _multiprocessing_helpers()}
     ended = False
     deadline = time.monotonic() + 1.0
     while time.monotonic() < deadline:
@@ -135,7 +135,7 @@ def _end_programs() -> bool:
     return ended
 
 
-def _multiprocessing_servants() -> Iterator[tuple[Any, str]]:
+def _multiprocessing_helpers() -> Iterator[tuple[Any, str]]:
     if module := sys.modules.get("multiprocessing.resource_tracker"):
         yield getattr(module, "_resource_tracker", None), "_pid"
     if module := sys.modules.get("multiprocessing.forkserver"):

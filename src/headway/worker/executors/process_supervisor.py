@@ -33,7 +33,7 @@ def main() -> None:
     _signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
     pid = os.fork()
     if pid == 0:
-        _become(sys.argv[3:])
+        _exec(sys.argv[3:])
     _signal.signal(_signal.SIGTERM, lambda *_: _kill(pid, _signal.SIGTERM))
     os.close(connection)
     code = None
@@ -48,7 +48,7 @@ def main() -> None:
     _leave(code if code is not None else last)
 
 
-def _become(command: list[str]) -> None:
+def _exec(command: list[str]) -> None:
     try:
         os.setsid()
         _prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)
