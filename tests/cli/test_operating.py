@@ -120,6 +120,14 @@ def test_doctor_says_whether_the_store_of_transient_jobs_answers(cli: Cli) -> No
     assert checks["transient store"]["status"] == "ok"
 
 
+def test_doctor_warns_of_an_exposed_history(cli: Cli) -> None:  # S-28
+    store = f"{valkey().url}?prefix={cli.folder.name}"
+    for host, status in (("db.internal", "warning"), ("127.0.0.1", "ok")):
+        ran = cli.call("doctor", "--json", "--store", store, HEADWAY_HISTORY=f"postgresql://me@{host}/app")
+        checks = {check["name"]: check["status"] for check in ran.json["checks"]}
+        assert (checks["transport"], checks["history transport"]) == ("ok", status)
+
+
 def test_a_transient_store_inside_one_process_is_refused(cli: Cli) -> None:
     for words in (["stats"], ["worker", "headway.demo:app"], ["serve"]):
         ran = cli.run(*words, code=None, HEADWAY_TRANSIENT_STORE="memory://")

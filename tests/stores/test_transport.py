@@ -15,7 +15,8 @@ import pytest
 from headway.cli.doctor import _check_transport
 from headway.core.errors import HeadwayError
 from headway.stores import transport
-from headway.stores.open import open_store
+from headway.stores.base import JobQuery
+from headway.stores.open import open_archive, open_store
 from headway.stores.postgres.address import read_address
 from headway.stores.redis import address as redis
 from headway.stores.transport import Transport
@@ -78,6 +79,23 @@ async def test_an_exposed_store_is_logged_once(
             with pytest.raises(HeadwayError):
                 await open_store(url).open()
     assert [record.getMessage().split()[0] for record in caplog.records] == ["store.exposed"]
+
+
+async def test_an_exposed_history_is_logged_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # S-28. Nothing is sent anywhere: the connection is refused right after the warning.
+    monkeypatch.setattr(transport, "_warned", set())
+    monkeypatch.setattr("asyncpg.connect", _refuse)
+    archive = open_archive("postgresql://me:pw@192.0.2.1:1/history", "default")
+    with caplog.at_level(logging.WARNING, "headway.stores"):
+        for _ in range(3):
+            with pytest.raises(HeadwayError):
+                await archive.find(JobQuery())
+    [record] = caplog.records
+    assert record.getMessage().split()[0] == "store.exposed"
+    assert "192.0.2.1" in record.getMessage()
+    assert "pw" not in record.getMessage()
 
 
 async def _refuse(*_: object, **__: object) -> None:

@@ -16,7 +16,7 @@ from headway.client.settings import Settings
 from headway.core.errors import ConfigError, HeadwayError, NotAStore, StoreTooNew, StoreUnavailable
 from headway.core.worker import WorkerState
 from headway.stores.base import Stats, Store
-from headway.stores.open import mask
+from headway.stores.open import mask, open_archive
 from headway.stores.transport import Transport
 from headway.version import __version__
 
@@ -100,6 +100,9 @@ async def _examine(settings: Settings, facts: dict[str, str]) -> AsyncIterator[C
             )
         if "transport" in facts:
             yield _check_transport(facts["transport"])
+        if settings.history is not None:
+            way = open_archive(settings.history, store.namespace).transport
+            yield _check_transport(way.value, name="history transport")
         if "failover" in facts:
             yield _check_failover(facts["failover"])
         path = path_of(store)
@@ -147,11 +150,11 @@ def _check_transient(detail: str) -> Check:
     return Check("transient store", "fail", f"transient jobs are {detail}", advice)
 
 
-def _check_transport(detail: str) -> Check:
+def _check_transport(detail: str, *, name: str = "transport") -> Check:
     if not Transport(detail).exposed:
-        return Check("transport", "ok", detail)
+        return Check(name, "ok", detail)
     advice = "write rediss:// for Redis; for PostgreSQL add sslmode=verify-full to the address"
-    return Check("transport", "warning", f"anyone on the network could read along: {detail}", advice)
+    return Check(name, "warning", f"anyone on the network could read along: {detail}", advice)
 
 
 def _check_failover(detail: str) -> Check:

@@ -20,6 +20,7 @@ from headway.core.policy.document import Keep
 from headway.core.policy.ladder import Preemption, RunBudget
 from headway.core.snapshot import Plan, Snapshot
 from headway.core.worker import WorkerInfo, WorkerState
+from headway.stores.transport import Transport
 
 # The format of what stores write, and the oldest Headway that may read or write it.
 FORMAT = 1
@@ -348,6 +349,8 @@ class ArchiveSource(Protocol):
 
 class Archive(Protocol):
     """Keeps the records of ended jobs that a store forgets. Belongs to one event loop."""
+
+    transport: Transport  # What protects the connection to it.
 
     async def add(self, jobs: Sequence[JobRecord]) -> None:
         """Keep ended jobs, all or none. Adding a job twice is adding it once. Raises ``StoreUnavailable``."""

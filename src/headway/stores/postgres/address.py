@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
 
 from headway.core.errors import ConfigError
 from headway.stores.base import TIMEOUT, Clock
@@ -80,15 +80,16 @@ def read_address(url: str, timeout: float = TIMEOUT) -> PostgresAddress:
     query = "&".join(f"{name}={quote(value, safe='/')}" for name, value in passed)
     plain = urlunsplit((parts.scheme, parts.netloc, parts.path, query, ""))
     direct = listen or (None if pgbouncer == "1" else plain)
-    transport = _transport(parts, dict(passed))
     own = read_timeout(given["timeout"]) if "timeout" in given else timeout
-    return PostgresAddress(plain, shown, schema, int(pool), pgbouncer == "1", direct, transport, own)
+    return PostgresAddress(plain, shown, schema, int(pool), pgbouncer == "1", direct, transport_of(url), own)
 
 
-def _transport(parts: SplitResult, passed: dict[str, str]) -> Transport:
+def transport_of(url: str) -> Transport:
     """Return what protects the way to the server. The driver's own ``prefer`` takes plain text where it gets no TLS."""
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query))
     named = [re.sub(r":\d*$", "", host) for host in parts.netloc.rpartition("@")[2].split(",")]
-    hosts = passed["host"].split(",") if "host" in passed else named
-    mode = passed.get("sslmode", "prefer")
+    hosts = options["host"].split(",") if "host" in options else named
+    mode = options.get("sslmode", "prefer")
     encrypted = mode in ("require", "verify-ca", "verify-full")
     return transport_to(map(unquote, hosts), encrypted=encrypted, verified=mode in ("verify-ca", "verify-full"))

@@ -34,6 +34,8 @@ T = TypeVar("T")
 Connection: TypeAlias = Any  # An asyncpg.Connection, which has no types.
 Isolation = Literal["read_committed", "repeatable_read"]
 
+# What to do about a connection that other machines could read.
+TLS_HINT = "add sslmode=verify-full to the address, and sslrootcert for a certificate of your own"
 CONNECT_WITHIN = 10  # Seconds for one connection to be made.
 ANSWER_WITHIN = 20  # Seconds for one statement.
 PATIENCE = 60.0  # Seconds over which a verb is repeated at most while the server is away.

@@ -21,7 +21,7 @@ from headway.stores.base import (
     submit_within,
 )
 from headway.stores.postgres import fast_path, migrate
-from headway.stores.postgres.connections import Connection, Connections, KnownAlready, connect, naming
+from headway.stores.postgres.connections import TLS_HINT, Connection, Connections, KnownAlready, connect, naming
 from headway.stores.postgres.external_transaction import ExternalSubmit, PlainExternalSubmit
 from headway.stores.postgres.notifier import WATCHED_MS, PostgresNotifier
 from headway.stores.postgres.runner import PostgresCache, PostgresRunner, Row, read_rules
@@ -86,8 +86,7 @@ class PostgresStore(SqlStore):
     async def open(self) -> None:
         if not isinstance(self._connections, Connections):
             return
-        hint = "add sslmode=verify-full to the address, and sslrootcert for a certificate of your own"
-        warn_once(self.address.transport, self.address.shown, hint)
+        warn_once(self.address.transport, self.address.shown, TLS_HINT)
         with naming(self.address.shown):
             connection = await connect(self.address.url, pgbouncer=self.address.pgbouncer, within=self.address.timeout)
             try:

@@ -13,7 +13,11 @@ import asyncpg  # type: ignore[import-untyped]
 from headway.core.errors import StoreBusy, StoreUnavailable
 from headway.core.job import JobId, JobRecord
 from headway.stores.base import JobQuery
+from headway.stores.open import mask
+from headway.stores.postgres.address import transport_of
 from headway.stores.postgres.archive import rows
+from headway.stores.postgres.connections import TLS_HINT
+from headway.stores.transport import warn_once
 
 CONNECTIONS = 4  # At most, in one process.
 CONNECT_WITHIN, READ_WITHIN, ADD_WITHIN = 5, 5, 30  # Seconds.
@@ -31,6 +35,7 @@ class PostgresArchive:
 
     def __init__(self, url: str, namespace: str, *, mark: bytes = b"") -> None:
         self._url = url
+        self.transport = transport_of(url)
         self._namespace = namespace
         self._mark = mark  # What stands before the JSON in payloads and results.
         self._idle: list[Any] = []  # asyncpg.Connections, which have no types.
@@ -115,6 +120,7 @@ class PostgresArchive:
             connection = self._idle.pop()
             if not connection.is_closed():
                 return connection
+        warn_once(self.transport, mask(self._url), TLS_HINT)
         try:
             # A pooler may stand between, so nothing is prepared; nor does a plan grow old.
             return await asyncpg.connect(self._url, timeout=CONNECT_WITHIN, statement_cache_size=0)
