@@ -143,11 +143,12 @@ $(AUDIT): requirements/audit.txt | $(BIN)/python
 	@$(AUDIT_VENV)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
-# arq's packages first: what the others need is newer, and pip would say that it does not fit.
+# arq's packages first: what the others need is newer, and pip would say that it does not fit. The files name every
+# package, and without --no-deps pip refuses an extra (psycopg[pool]) once a newer release than the pinned one is out.
 $(PEERS): requirements/peers.txt requirements/peers-arq.txt | $(BIN)/python
 	@echo "Setting up $(PEERS_VENV) with the peers…"
 	@rm -rf $(PEERS_VENV)
 	@$(PYTHON) -m venv $(PEERS_VENV)
-	@$(PEERS_PIP) --require-hashes --target $(PEERS_VENV)/arq -r requirements/peers-arq.txt
-	@$(PEERS_PIP) --require-hashes -r requirements/peers.txt
+	@$(PEERS_PIP) --no-deps --require-hashes --target $(PEERS_VENV)/arq -r requirements/peers-arq.txt
+	@$(PEERS_PIP) --no-deps --require-hashes -r requirements/peers.txt
 	@touch $@
