@@ -27,9 +27,9 @@ def measure_drain(run: Run) -> None:
                     continue
                 with run.trying(contender, "two workers"):
                     _keep(run, contender, drain(run, contender, workers=2), "two")
-                if contender.ours and not run.quick:
-                    with run.trying(contender, "five slots"):
-                        _keep(run, contender, drain(run, contender, workers=1, slots=5), "five")
+                if contender.ours:
+                    with run.trying(contender, "default worker"):
+                        _keep(run, contender, drain(run, contender, workers=1, slots=5), "default")
 
 
 def _keep(run: Run, contender: Contender, found: Figures, name: str) -> None:

@@ -30,9 +30,7 @@ TASKS: dict[str, Any] = {
 
 
 def command(test: str) -> list[str]:
-    options = ["--log-level", "warning"]
-    if test != "drain":
-        options += ["--slots", "100"]
+    options = [] if test == "drain" else ["--slots", "100"]
     if test == "naps":  # The reserve would leave 99 of the 100 slots to them.
         options += ["--reserved", "0"]
     return ["-m", "headway", "worker", "benchmarks.ours:app", *options]

@@ -25,13 +25,16 @@ COLUMNS: tuple[tuple[str, str, Callable[[float], str], bool], ...] = (
     ("idle CPU", "idle_cpu", "{:.2%}".format, True),
     ("ops/s", "idle_ops", "{:.1f}".format, True),
     ("asks/s", "idle_requests", "{:.1f}".format, True),
+    ("bytes", "job_bytes", "{:,.0f}".format, True),
 )
+LOGGING = "Every worker logs as it does by default, into a file. The part features says where it does not."
 LEGEND = """\
 bulk/s, one/s: jobs submitted a second by the bulk call, and one by one. drain/s, two/s: no-op jobs run a second by one
 worker process, and by two. worker µs, store µs, ops/job: CPU and store operations (Redis commands, those in scripts
 included; PostgreSQL commits) of a job in that drain by one. p50, p99: from the call that submits to the start, idle
 worker. naps: 2,000 jobs of 50 ms with 100 slots, as a share of the ideal rate. MiB, idle CPU, ops/s, asks/s: an idle
-worker with all its processes; asks are requests, however many operations each comes to. ×: how many times as good as
+worker with all its processes; asks are requests, however many operations each comes to.
+bytes: what a waiting job with 200 bytes of text takes in its store. ×: how many times as good as
 the best peer on the same store."""
 
 
@@ -47,7 +50,7 @@ def _machine(figures: dict[str, Any]) -> str:
     facts = figures["machine"]
     stores = "; ".join(facts["stores"])
     spin = f"spin {facts['spin_ms']:.1f} ms before, {facts['spin_after_ms']:.1f} after; load {facts['load']:.1f} before"
-    return f"{facts['processor']}, {facts['cores']} cores, Python {facts['python']}; {spin}\n{stores}"
+    return f"{facts['processor']}, {facts['cores']} cores, Python {facts['python']}; {spin}\n{stores}\n{LOGGING}"
 
 
 def _table(rows: dict[str, Row]) -> Iterator[str]:
@@ -77,7 +80,7 @@ def _cell(row: Row, figure: str, show: Callable[[float], str]) -> str:
 def _part_of(figure: str) -> str:
     if figure.startswith(("idle_", "p50", "p99")):
         return "latency"
-    return {"two": "two workers"}.get(figure, figure.partition("_")[0])
+    return {"two": "two workers", "job_bytes": "memory"}.get(figure, figure.partition("_")[0])
 
 
 def _ratio(row: Row, peers: dict[str, Row], figure: str, less: bool) -> str:
@@ -101,7 +104,9 @@ def _failures(rows: dict[str, Row]) -> Iterator[str]:
 def _ours(rows: dict[str, Row]) -> Iterator[str]:
     """Return what only Headway was measured for."""
     titles = {
-        "5 slots/s": "five",
+        "5 slots/s": "default",
+        "worker µs": "default_worker_us",
+        "store µs": "default_store_us",
         "2,000 at once/s": "together",
         "shallow/s": "shallow",
         "deep/s": "deep",
@@ -117,7 +122,7 @@ def _ours(rows: dict[str, Row]) -> Iterator[str]:
         if row["ours"]:
             lines.append([name, *(f"{row[figure]:,.0f}" if figure in row else "—" for figure in titles.values())])
     if any(cell != "—" for line in lines[1:] for cell in line[1:]):
-        yield "\nHeadway alone (drains; 2,000 at once: submitted by as many callers)"
+        yield "\nHeadway alone (drains; 5 slots: the worker without flags; 2,000 at once: submitted by as many callers)"
         yield from _aligned(lines)
 
 

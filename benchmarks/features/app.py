@@ -43,8 +43,7 @@ random.Random(7).shuffle(keys)
 
 
 def command(_: str) -> list[str]:
-    # Log lines cost the same with every feature, and would make all ratios smaller.
-    return ["-m", "headway", "worker", "benchmarks.features.app:app", "--log-level", "warning"]
+    return ["-m", "headway", "worker", "benchmarks.features.app:app"]
 
 
 async def setup() -> None:

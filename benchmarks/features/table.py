@@ -17,7 +17,8 @@ class Feature:
     """Tasks that jobs take turns between, each declared with these options.
 
     ``keys``: how many values the argument ``key`` has. ``most``: what a job may cost, as a multiple of a job of the
-    configuration ``beside``. ``among``: the tasks of all other configurations are declared too.
+    configuration ``beside``. ``among``: the tasks of all other configurations are declared too. ``logs``: the worker
+    logs as it does by default.
     """
 
     title: str
@@ -28,6 +29,7 @@ class Feature:
     beside: str = "plain"
     ladder: bool = False
     among: bool = False
+    logs: bool = False
 
 
 FEATURES: dict[str, Feature] = {
@@ -50,4 +52,5 @@ FEATURES: dict[str, Feature] = {
     ),
     "binding": Feature("a limit of 1 by argument that binds", 1.6, ({"limits": [Limit(concurrency=1, by="key")]},)),
     "among": Feature("plain jobs among the others", 1.1, ladder=True, among=True),
+    "logging": Feature("plain jobs, each logged", 1.15, logs=True),
 }

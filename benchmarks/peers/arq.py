@@ -45,9 +45,13 @@ async def submit(task: str, *arguments: Any) -> None:
 
 def work() -> None:
     import asyncio
+    import logging.config
 
     import uvloop
+    from arq.logs import default_log_config
     from arq.worker import Worker
+
+    logging.config.dictConfig(default_log_config(verbose=False))  # As its command line does.
 
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     asyncio.set_event_loop(asyncio.new_event_loop())

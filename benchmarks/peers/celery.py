@@ -30,7 +30,7 @@ TASKS: dict[str, Any] = {
 
 def command(test: str) -> list[str]:
     pool = ["-P", "threads", "-c", "100", "--prefetch-multiplier", "2"] if test == "naps" else ["-P", "solo"]
-    quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "ERROR", "-n", f"{test}-%i@%h"]
+    quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "-n", f"{test}-%i@%h"]
     return ["-m", "celery", "-A", "benchmarks.peers.celery:app", "worker", *pool, *quiet]
 
 

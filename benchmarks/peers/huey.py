@@ -32,7 +32,7 @@ TASKS: dict[str, Any] = {
 
 
 def command(test: str) -> list[str]:
-    options = ["-w", "100" if test == "naps" else "1", "-n", "-q", "-g", "TERM", "-t", "2"]
+    options = ["-w", "100" if test == "naps" else "1", "-n", "-g", "TERM", "-t", "2"]
     if ON_SQLITE:
         options += ["-d", "0.01", "-m", "0.01"]
     return ["-m", "huey.bin.huey_consumer", "benchmarks.peers.huey.huey", *options]

@@ -61,7 +61,9 @@ async def serve(test: str) -> None:
 
 def work() -> None:
     import uvloop
+    from pgqueuer.core.logconfig import LogLevel, setup_fancy_logger
 
+    setup_fancy_logger(LogLevel.INFO)  # As its command line does.
     uvloop.run(serve(sys.argv[1]))
 
 

@@ -42,6 +42,9 @@ async def submit_many(batch: Sequence[tuple[int, str]]) -> None:
 
 def work() -> None:
     import uvloop
+    from procrastinate.cli import configure_logging
+
+    configure_logging()  # As its command line does.
 
     async def serve() -> None:
         async with app.open_async():

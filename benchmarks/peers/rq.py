@@ -19,8 +19,7 @@ TASKS: dict[str, Any] = {"noop": jobs.noop, "nap": jobs.nap, "stamp": jobs.stamp
 
 
 def command(test: str) -> list[str]:
-    quiet = ["--quiet", "--disable-job-desc-logging"]
-    return ["-m", "rq.cli", "worker", "-u", os.environ["BENCH_STORE"], "-w", "rq.SimpleWorker", *quiet]
+    return ["-m", "rq.cli", "worker", "-u", os.environ["BENCH_STORE"], "-w", "rq.SimpleWorker"]
 
 
 def submit(task: str, *arguments: Any) -> None:

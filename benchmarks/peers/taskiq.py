@@ -33,7 +33,7 @@ TASKS: dict[str, Any] = {
 
 def command(test: str) -> list[str]:
     options = ["--workers", "1", "--max-async-tasks", "100", "--max-prefetch", "100", "--no-parse"]
-    return ["-m", "taskiq", "worker", "benchmarks.peers.taskiq:broker", *options, "--log-level", "ERROR"]
+    return ["-m", "taskiq", "worker", "benchmarks.peers.taskiq:broker", *options]
 
 
 async def setup() -> None:
