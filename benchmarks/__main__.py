@@ -22,6 +22,7 @@ from benchmarks.features.table import FEATURES
 from benchmarks.idle import measure_idle
 from benchmarks.limits import measure_limits
 from benchmarks.machine import describe, spin_ms
+from benchmarks.memory import measure_memory
 from benchmarks.naps import measure_naps
 from benchmarks.places import Place, PostgresPlace, RedisPlace, SqlitePlace
 from benchmarks.policy import lines as policy_lines
@@ -44,12 +45,13 @@ PARTS: dict[str, Callable[[Run], None]] = {
     "drain": measure_drain,
     "naps": measure_naps,
     "idle": measure_idle,
+    "memory": measure_memory,
     "depth": measure_depth,
     "tenths": measure_tenths,
     "policy": measure_the_policy,
     "features": measure_features,
 }
-QUICK = ("limits", "enqueue", "drain", "naps", "idle", "depth")
+QUICK = ("limits", "enqueue", "drain", "naps", "idle", "memory", "depth")
 
 
 def main() -> None:

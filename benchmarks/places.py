@@ -42,6 +42,10 @@ class RedisPlace:
 
     def settle(self) -> None: ...
 
+    def size(self, url: str) -> int:
+        """Return the bytes of memory that the server uses."""
+        return int(self._info("used_memory"))
+
     def stop(self) -> None:
         self.server.stop()
 
@@ -83,6 +87,11 @@ class PostgresPlace:
         """Write what is left to write: it should not be written during what is measured next."""
         self._ask("CHECKPOINT")
 
+    def size(self, url: str) -> int:
+        """Return the bytes of all relations in the database."""
+        [(size,)] = self._ask(f"SELECT pg_database_size('{url.rpartition('/')[2]}')")
+        return int(size)
+
     def drop(self, url: str) -> None:
         self._ask(f"DROP DATABASE IF EXISTS {url.rpartition('/')[2]} WITH (FORCE)")
 
@@ -123,6 +132,16 @@ class SqlitePlace:
         return 0.0
 
     def settle(self) -> None: ...
+
+    def size(self, url: str) -> int:
+        """Return the bytes of the file, once everything in its write-ahead log has moved there."""
+        import apsw
+
+        path = url.removeprefix("sqlite:///")
+        connection = apsw.Connection(path)
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.close()
+        return Path(path).stat().st_size
 
     def stop(self) -> None: ...
 

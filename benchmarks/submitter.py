@@ -62,17 +62,17 @@ class Submitter:
         submit = getattr(self._module, "submit_async", self._module.submit)
         await asyncio.gather(*(submit("noop", number, TEXT) for number in range(count)))
 
-    async def bulk(self, count: int) -> None:
+    async def bulk(self, count: int, text: str = TEXT) -> None:
         for start in range(0, count, BATCH):
-            batch = [(number, TEXT) for number in range(start, min(start + BATCH, count))]
+            batch = [(number, text) for number in range(start, min(start + BATCH, count))]
             await _maybe(self._module.submit_many(batch))
 
-    async def fill(self, count: int) -> None:
+    async def fill(self, count: int, text: str = TEXT) -> None:
         """Submit no-ops by whatever way is quick."""
         if hasattr(self._module, "submit_many"):
-            await self.bulk(count)
+            await self.bulk(count, text)
         else:
-            await self._many("noop", lambda number: (number, TEXT), count)
+            await self._many("noop", lambda number: (number, text), count)
 
     async def naps(self, count: int) -> None:
         await self._many("nap", lambda _: (), count)
