@@ -10,10 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import App, Group, Parameter
+from cyclopts import Parameter
 
 from headway.cli import render
-from headway.cli.store_access import OPTIONS, JsonFlag
+from headway.cli.help import command, family
+from headway.cli.store_access import JsonFlag
 from headway.core.errors import ConfigError, StoreError
 from headway.version import __version__
 
@@ -34,19 +35,18 @@ StoreUrl = Annotated[
 ]
 Prefix = Annotated[str, Parameter(name="--prefix", help="What the queues' names begin with, with --store.")]
 
-celery = App(
-    name="celery",
-    help="Look at the load-based queues of a Celery app, check and reset their numbers.",
-    group_commands=Group("Commands"),
-    group_parameters=OPTIONS,
-    help_epilogue="Examples:\n\n    headway celery top proj\n    headway celery top --store redis://localhost --once\n"
-    "    headway celery metrics proj --port 9180\n    headway celery check proj",
+celery = family(
+    "celery",
+    "Look at the load-based queues of a Celery app, check and reset their numbers.",
+    "headway celery top proj",
+    "headway celery top --store redis://localhost --once",
+    "headway celery metrics proj --port 9180",
+    "headway celery check proj",
 )
 
 
-@celery.command(
-    usage="Usage: headway celery top [APP] [OPTIONS]",
-    help_epilogue="Examples:\n\n    headway celery top proj\n    headway celery top --store redis://localhost/0 --json",
+@command(
+    celery, "top [APP] [OPTIONS]", "headway celery top proj", "headway celery top --store redis://localhost/0 --json"
 )
 def top(
     app: AppPath = None,
@@ -70,10 +70,7 @@ def top(
     return 0
 
 
-@celery.command(
-    usage="Usage: headway celery metrics [APP] [OPTIONS]",
-    help_epilogue="Examples:\n\n    headway celery metrics proj\n    headway celery metrics proj --port 9180",
-)
+@command(celery, "metrics [APP] [OPTIONS]", "headway celery metrics proj", "headway celery metrics proj --port 9180")
 def metrics(
     app: AppPath = None,
     /,
@@ -96,10 +93,7 @@ def metrics(
     return 0
 
 
-@celery.command(
-    usage="Usage: headway celery check APP",
-    help_epilogue="Example:\n\n    headway celery check proj",
-)
+@command(celery, "check APP", "headway celery check proj")
 def check(app: Annotated[str, Parameter(name="APP", help="The Celery app, as `celery -A` takes it.")], /) -> int:
     """Compare the ledger with the broker and repair it, as workers do by themselves. Exits with 1 if it was wrong."""
     balancer = _balancer(app)
@@ -111,10 +105,7 @@ def check(app: Annotated[str, Parameter(name="APP", help="The Celery app, as `ce
     return 1 if any(report) else 0
 
 
-@celery.command(
-    usage="Usage: headway celery reset APP [QUEUE] --yes",
-    help_epilogue="Example:\n\n    headway celery reset proj queue_3 --yes",
-)
+@command(celery, "reset APP [QUEUE] --yes", "headway celery reset proj queue_3 --yes")
 def reset(
     app: Annotated[str, Parameter(name="APP", help="The Celery app, as `celery -A` takes it.")],
     queue: Annotated[str | None, Parameter(name="QUEUE", help="One queue; else all.", show_default=False)] = None,

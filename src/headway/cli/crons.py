@@ -4,26 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from cyclopts import App, Group
-
 from headway.cli import render
-from headway.cli.store_access import HERE, OPTIONS, JsonFlag, TargetOptions, reading, run
+from headway.cli.help import command, family
+from headway.cli.store_access import HERE, JsonFlag, TargetOptions, reading, run
 from headway.policy_store.cron_views import CronView
 
-crons = App(
-    name="crons",
-    help="List the jobs that run by the clock, with their last and next run.",
-    group_commands=Group("Commands"),
-    group_parameters=OPTIONS,
-    help_epilogue="Examples:\n\n    headway crons list\n    headway crons list --json",
+crons = family(
+    "crons",
+    "List the jobs that run by the clock, with their last and next run.",
+    "headway crons list",
+    "headway crons list --json",
 )
 
 
-@crons.command(
-    name="list",
-    usage="Usage: headway crons list [OPTIONS]",
-    help_epilogue="Example:\n\n    headway crons list --json",
-)
+@command(crons, "list [OPTIONS]", "headway crons list --json")
 def list_all(*, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
     """List crons by their next run, with the job of their last one.
 

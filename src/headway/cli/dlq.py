@@ -9,13 +9,14 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Annotated
 
-from cyclopts import App, Group, Parameter
+from cyclopts import Parameter
 
 from headway.cli import render
 from headway.cli.cancel import print_answers, retry_jobs
+from headway.cli.help import command, family
 from headway.cli.jobs import Before, Limit, TaskName, print_page, read_cursor
 from headway.cli.operator import Operator
-from headway.cli.store_access import HERE, OPTIONS, JsonFlag, TargetOptions, operating, reading, run, whole_ids
+from headway.cli.store_access import HERE, JsonFlag, TargetOptions, operating, reading, run, whole_ids
 from headway.core.errors import ConfigError
 from headway.core.job import JobId, JobRecord, State
 from headway.core.policy.units import parse_length
@@ -93,21 +94,16 @@ def _read_time(name: str, text: str | None, now_at: int) -> int | None:
 
 EVERY = Filters()
 
-dlq = App(
-    name="dlq",
-    help="List, replay or purge dead letters: jobs out of retries, or that crashed.",
-    group_commands=Group("Commands"),
-    group_parameters=OPTIONS,
-    help_epilogue="Examples:\n\n    headway dlq list --since 2h --error ConnectionError\n"
-    "    headway dlq replay --all --task reports.export\n    headway dlq purge --all --tenant acme --yes",
+dlq = family(
+    "dlq",
+    "List, replay or purge dead letters: jobs out of retries, or that crashed.",
+    "headway dlq list --since 2h --error ConnectionError",
+    "headway dlq replay --all --task reports.export",
+    "headway dlq purge --all --tenant acme --yes",
 )
 
 
-@dlq.command(
-    name="list",
-    usage="Usage: headway dlq list [OPTIONS]",
-    help_epilogue="Example:\n\n    headway dlq list --task reports.export --json",
-)
+@command(dlq, "list [OPTIONS]", "headway dlq list --task reports.export --json")
 def list_dead(
     *,
     filters: Filters = EVERY,
@@ -133,10 +129,7 @@ def list_dead(
     return 0
 
 
-@dlq.command(
-    usage="Usage: headway dlq replay [ID…] [OPTIONS]",
-    help_epilogue="Examples:\n\n    headway dlq replay ID\n    headway dlq replay --all --task reports.export",
-)
+@command(dlq, "replay [ID…] [OPTIONS]", "headway dlq replay ID", "headway dlq replay --all --task reports.export")
 def replay(
     *ids: Annotated[str, Parameter(name="ID", help="Ids of dead letters.")],
     all_: All = False,
@@ -172,10 +165,7 @@ def replay(
     return 0 if queued == seen else 1
 
 
-@dlq.command(
-    usage="Usage: headway dlq purge [ID…] [OPTIONS]",
-    help_epilogue="Examples:\n\n    headway dlq purge ID --yes\n    headway dlq purge --all --yes",
-)
+@command(dlq, "purge [ID…] [OPTIONS]", "headway dlq purge ID --yes", "headway dlq purge --all --yes")
 def purge(
     *ids: Annotated[str, Parameter(name="ID", help="Ids of dead letters.")],
     all_: All = False,

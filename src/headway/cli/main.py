@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from cyclopts import App, CycloptsError, Group, Parameter, UnknownCommandError
 
+from headway.cli.help import OPTIONS, usage
 from headway.cli.render import clean
-from headway.cli.store_access import OPTIONS
 from headway.core.errors import BadArguments, ConfigError, HeadwayError, PolicyError
 from headway.core.suggest import did_you_mean
 from headway.observability.logs import fill_closed_streams, flush_logs
@@ -141,20 +141,12 @@ def build(*, described: bool = False) -> App:
         group_parameters=OPTIONS,
     )
     for number, command in enumerate(_COMMANDS):
-        more = {}
-        if command.examples:  # Otherwise it is a family, which says this by itself.
-            usage = f"Usage: headway {command.name} {command.usage}"
-            more = {"usage": usage, "help_epilogue": _examples(*command.examples)}
+        # A family has a page of its own.
+        more = usage(f"{command.name} {command.usage}", *command.examples) if command.examples else {}
         app.command(f"headway.cli.{command.path}", name=command.name, group=command.group, sort_key=number, **more)
         if described:
             app[command.name]  # Resolved by being looked up.
     return app
-
-
-def _examples(*lines: str) -> str:
-    """Write the examples below a command's help."""
-    title = "Example:" if len(lines) == 1 else "Examples:"
-    return "\n\n".join([title, "\n".join(f"    {line}" for line in lines)])
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import App, Group, Parameter
+from cyclopts import Parameter
 
 from headway.cli import render
+from headway.cli.help import command, family
 from headway.cli.operator import PolicyChange
-from headway.cli.store_access import HERE, OPTIONS, JsonFlag, TargetOptions, operating, reading, run
+from headway.cli.store_access import HERE, JsonFlag, TargetOptions, operating, reading, run
 from headway.cli.toml import toml_text
 from headway.client.settings import load_settings
 from headway.core.errors import ConfigError, PolicyError
@@ -22,21 +23,17 @@ from headway.policy_store.versions import PolicyVersion, load_policy
 
 File = Annotated[Path, Parameter(name="FILE", help="A policy file, .toml or .json.")]
 
-policy = App(
-    name="policy",
-    help="Check, show, apply or roll back the policy: lanes, reserve, limits, ladder, retries.",
-    group_commands=Group("Commands"),
-    group_parameters=OPTIONS,
+policy = family(
+    "policy",
+    "Check, show, apply or roll back the policy: lanes, reserve, limits, ladder, retries.",
+    "headway policy check policy.toml",
+    "headway policy apply policy.toml --note 'more for low'",
+    "headway policy rollback",
     version_flags=[],
-    help_epilogue="Examples:\n\n    headway policy check policy.toml\n"
-    "    headway policy apply policy.toml --note 'more for low'\n    headway policy rollback",
 )
 
 
-@policy.command(
-    usage="Usage: headway policy check FILE [OPTIONS]",
-    help_epilogue="Example:\n\n    headway policy check policy.toml --slots 10 --workers 4",
-)
+@command(policy, "check FILE [OPTIONS]", "headway policy check policy.toml --slots 10 --workers 4")
 def check(
     file: File,
     /,
@@ -89,11 +86,8 @@ async def _recorded(wanted: Policy, place: TargetOptions) -> OfferedLoad:
     return load
 
 
-@policy.command(
-    name="show",
-    usage="Usage: headway policy show [OPTIONS]",
-    version_flags=[],
-    help_epilogue="Examples:\n\n    headway policy show > policy.toml\n    headway policy show --history",
+@command(
+    policy, "show [OPTIONS]", "headway policy show > policy.toml", "headway policy show --history", version_flags=[]
 )
 def show_policy(
     *,
@@ -126,10 +120,7 @@ def show_policy(
     return 0
 
 
-@policy.command(
-    usage="Usage: headway policy apply FILE [OPTIONS]",
-    help_epilogue="Example:\n\n    headway policy apply policy.toml --note 'more for low'",
-)
+@command(policy, "apply FILE [OPTIONS]", "headway policy apply policy.toml --note 'more for low'")
 def apply(
     file: File,
     /,
@@ -152,10 +143,7 @@ def apply(
     return 0
 
 
-@policy.command(
-    usage="Usage: headway policy rollback [OPTIONS]",
-    help_epilogue="Examples:\n\n    headway policy rollback\n    headway policy rollback --to 3",
-)
+@command(policy, "rollback [OPTIONS]", "headway policy rollback", "headway policy rollback --to 3")
 def rollback(
     *,
     to: Annotated[

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 
 from headway.cli.operator import Operator, StoreOperator
 from headway.client.settings import Settings, gather, load_settings
@@ -127,7 +127,6 @@ CANDIDATES = 10
 
 HERE = TargetOptions()
 STORE_HERE = StoreOptions()
-OPTIONS = Group("Options")  # The heading in every help.
 
 JsonFlag = Annotated[bool, Parameter(name="--json", help="Print one JSON document.", show_default=False)]
 

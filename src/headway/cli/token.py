@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from typing import Annotated, Any
 
-from cyclopts import App, Group, Parameter
+from cyclopts import Parameter
 from msgspec.structs import asdict
 
 from headway.cli import render
-from headway.cli.store_access import OPTIONS, STORE_HERE, JsonFlag, StoreOptions, cli_user, opened, run
+from headway.cli.help import command, family
+from headway.cli.store_access import STORE_HERE, JsonFlag, StoreOptions, cli_user, opened, run
 from headway.core.errors import ConfigError
 from headway.core.policy.units import parse_length
 from headway.core.suggest import did_you_mean
@@ -28,20 +29,20 @@ from headway.security.tokens import (
 
 STATUS_STYLES = {"active": "green", "expired": "yellow", "revoked": "red"}
 
-token = App(
-    name="token",
-    help="Make, list or revoke tokens: who may submit, read, work or administer over HTTP.",
-    group_commands=Group("Commands"),
-    group_parameters=OPTIONS,
-    help_epilogue="Examples:\n\n    headway token create --scope submit --scope read --tenant acme --expires 30d\n"
-    "    headway token list\n    headway token revoke 3f9c2b7a10",
+token = family(
+    "token",
+    "Make, list or revoke tokens: who may submit, read, work or administer over HTTP.",
+    "headway token create --scope submit --scope read --tenant acme --expires 30d",
+    "headway token list",
+    "headway token revoke 3f9c2b7a10",
 )
 
 
-@token.command(
-    usage="Usage: headway token create --scope SCOPE [OPTIONS]",
-    help_epilogue="Examples:\n\n    headway token create --scope worker --tasks 'reports.*' --note 'gpu hosts'\n"
-    "    headway token create --scope submit,read --tenant acme --expires 30d",
+@command(
+    token,
+    "create --scope SCOPE [OPTIONS]",
+    "headway token create --scope worker --tasks 'reports.*' --note 'gpu hosts'",
+    "headway token create --scope submit,read --tenant acme --expires 30d",
 )
 def create(
     *,
@@ -106,11 +107,7 @@ def create(
     return 0
 
 
-@token.command(
-    name="list",
-    usage="Usage: headway token list [OPTIONS]",
-    help_epilogue="Example:\n\n    headway token list --json",
-)
+@command(token, "list [OPTIONS]", "headway token list --json")
 def list_all(*, json: JsonFlag = False, place: StoreOptions = STORE_HERE) -> int:
     """List tokens: what they allow, when they were last used (to the minute)."""
 
@@ -128,10 +125,7 @@ def list_all(*, json: JsonFlag = False, place: StoreOptions = STORE_HERE) -> int
     return 0
 
 
-@token.command(
-    usage="Usage: headway token revoke ID… [OPTIONS]",
-    help_epilogue="Examples:\n\n    headway token revoke 3f9c2b7a10\n    headway token revoke 3f9c2b7a10 --forget",
-)
+@command(token, "revoke ID… [OPTIONS]", "headway token revoke 3f9c2b7a10", "headway token revoke 3f9c2b7a10 --forget")
 def revoke(
     token_id: Annotated[str, Parameter(name="ID", help="The token's id, as `headway token list` shows it.")],
     /,
@@ -162,10 +156,7 @@ def revoke(
     return 0 if all(done for done, _ in answers) else 1
 
 
-@token.command(
-    usage="Usage: headway token audit [OPTIONS]",
-    help_epilogue="Examples:\n\n    headway token audit --limit 20\n    headway token audit --json",
-)
+@command(token, "audit [OPTIONS]", "headway token audit --limit 20", "headway token audit --json")
 def audit(
     *,
     limit: Annotated[int, Parameter(help="How many entries.", metavar="N")] = 50,
