@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headway.cli.toml import toml_text
 from headway.core.policy.document import BUILT_IN
-from headway.core.policy.reader import policy_data
+from headway.core.policy.writer import policy_data
 from tests.cli.command import Cli
 
 POLICY = """

@@ -17,8 +17,9 @@ import pytest
 
 from headway.core.policy import lint
 from headway.core.policy.document import BUILT_IN
-from headway.core.policy.reader import policy_data, read_policy
+from headway.core.policy.reader import read_policy
 from headway.core.policy.why import CODES
+from headway.core.policy.writer import policy_data
 from tests.cli.command import Cli
 
 DOCS = Path(__file__).parents[2] / "docs"

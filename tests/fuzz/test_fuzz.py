@@ -16,7 +16,7 @@ from headway import Headway
 from headway.cli.main import _COMMANDS, build, main
 from headway.core.cron import next_tick, parse_cron
 from headway.core.errors import HeadwayError, PolicyError
-from headway.core.policy.reader import policy_data
+from headway.core.policy.writer import policy_data
 from headway.policy_store.versions import load_policy
 from headway.server.api import headway_api
 from tests.fuzz.mutating import ODD_TEXTS, odd_body, odd_text, odd_value, turns

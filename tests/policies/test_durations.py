@@ -12,8 +12,9 @@ from headway.core.lease import Lease, ReportStatus
 from headway.core.policy.document import Policy
 from headway.core.policy.ladder import ElasticJob, Preemption, RunningJobs, RunningSession, admit, cycle
 from headway.core.policy.lint import OfferedLoad, check_policy
-from headway.core.policy.reader import policy_data, read_policy
+from headway.core.policy.reader import read_policy
 from headway.core.policy.retry import TimedOut
+from headway.core.policy.writer import policy_data
 from tests.conformance.builders import a_job
 from tests.policies.pool import Pool, example, ids
 

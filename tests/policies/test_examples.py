@@ -7,7 +7,8 @@ import re
 import pytest
 
 from headway.core.policy.lint import check_policy
-from headway.core.policy.reader import policy_data, read_policy
+from headway.core.policy.reader import read_policy
+from headway.core.policy.writer import policy_data
 from tests.policies.pool import POLICIES, example
 
 NAMES = sorted(file.stem for file in POLICIES.glob("*.toml"))

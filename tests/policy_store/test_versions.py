@@ -11,7 +11,7 @@ import pytest
 
 from headway.core.errors import PolicyError
 from headway.core.policy.document import BUILT_IN, LimitRule, Policy
-from headway.core.policy.reader import policy_data
+from headway.core.policy.writer import policy_data
 from headway.policy_store.versions import (
     CURRENT,
     apply_policy,

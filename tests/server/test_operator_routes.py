@@ -14,8 +14,9 @@ from headway.cli.remote import HttpOperator
 from headway.core.job import PAYLOAD_VERSION, JobId, JobRecord, State
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.lint import check_policy
-from headway.core.policy.reader import policy_data, read_policy
+from headway.core.policy.reader import read_policy
 from headway.core.policy.retry import Raised, Returned
+from headway.core.policy.writer import policy_data
 from headway.core.timestamps import read_moment
 from headway.metrics.documents import METRICS, MetricsDocument, encode
 from headway.metrics.recorder import ERRORS, ERRORS_PM, SCORED, WITHIN_ESTIMATE

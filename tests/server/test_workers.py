@@ -12,8 +12,8 @@ import pytest
 from fastapi import FastAPI
 
 from headway import Headway
-from headway.core.policy.reader import policy_data
 from headway.core.policy.retry import Returned
+from headway.core.policy.writer import policy_data
 from headway.policy_store.catalogue import CronDocument, TaskEntry, read_crons
 from headway.protocol.conversion import lease_of, result_of
 from headway.protocol.worker import RESULTS_MAX

@@ -15,8 +15,8 @@ from headway.core.errors import JobError, ServerRefused, ServerUnavailable
 from headway.core.job import PAYLOAD_VERSION, JobId
 from headway.core.lease import Lease
 from headway.core.policy.document import BUILT_IN, LimitRule, Policy, Reserve
-from headway.core.policy.reader import policy_data
 from headway.core.policy.retry import Crashed, Ending, Raised, Released, Returned, Snoozed, Stopped, TimedOut, Unknown
+from headway.core.policy.writer import policy_data
 from headway.core.worker import WorkerInfo, WorkerState
 from headway.dispatch.job_source import ClaimResult, FinishedRun
 from headway.policy_store.catalogue import CronDocument

@@ -15,7 +15,7 @@ import pytest
 
 from headway import Headway, Job, Limit, Worker
 from headway.core.policy.document import BUILT_IN, Ladder, Lane, LimitRule, Policy, Reserve, Rung
-from headway.core.policy.reader import policy_data
+from headway.core.policy.writer import policy_data
 from headway.policy_store.rule_documents import read_costs
 from headway.policy_store.versions import CURRENT, apply_policy
 from headway.stores.base import POLICIES

@@ -29,8 +29,8 @@ from headway.core.policy.document import Policy
 from headway.core.policy.enforced import PauseSet
 from headway.core.policy.estimate import Estimate
 from headway.core.policy.lint import Finding, OfferedLoad
-from headway.core.policy.reader import policy_data
 from headway.core.policy.why import Reason
+from headway.core.policy.writer import policy_data
 from headway.core.timestamps import read_moment
 from headway.core.worker import TASK, WorkerInfo, WorkerState
 from headway.estimates.accuracy import AccuracySummary

@@ -15,7 +15,8 @@ import msgspec
 
 from headway.core.errors import PolicyError, StoreBusy
 from headway.core.policy.document import BUILT_IN, Policy
-from headway.core.policy.reader import policy_data, read_policy
+from headway.core.policy.reader import read_policy
+from headway.core.policy.writer import policy_data
 from headway.policy_store.rule_documents import write_rules
 from headway.stores.base import POLICIES, Store
 

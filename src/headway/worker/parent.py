@@ -22,8 +22,8 @@ from headway.core.job import PAYLOAD_VERSION, JobId
 from headway.core.log_event import LogEvent
 from headway.core.policy.document import reserved_slots
 from headway.core.policy.ladder import RunBudget
-from headway.core.policy.reader import policy_data
 from headway.core.policy.retry import Crashed, Ending, Released, Stopped, TimedOut
+from headway.core.policy.writer import policy_data
 from headway.core.worker import WorkerInfo, WorkerState
 from headway.maintenance.archiver import make_archiver
 from headway.maintenance.loop import every, run_chores

@@ -20,7 +20,7 @@ from headway.client.loading import load_app, policy_file
 from headway.core.errors import HeadwayError, StoreUnavailable
 from headway.core.job import PAYLOAD_VERSION
 from headway.core.log_event import LogEvent
-from headway.core.policy.reader import policy_data
+from headway.core.policy.writer import policy_data
 from headway.observability.logs import configure_logs, flush_logs
 from headway.policy_store.current import CurrentPolicy
 from headway.runtime.os_support import die_with_parent, hide_from_programs, tune_gc

@@ -23,7 +23,9 @@ from headway.core.policy.document import (
     TaskRule,
     Tenants,
 )
-from headway.core.policy.reader import parse_length, parse_rate, policy_data, read_policy
+from headway.core.policy.reader import read_policy
+from headway.core.policy.units import parse_length, parse_rate
+from headway.core.policy.writer import policy_data
 
 SPELLED_OUT = """
 promotion = "share"

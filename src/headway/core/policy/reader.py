@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from headway.core.errors import PolicyError, PolicyProblem
 from headway.core.job import RetryRule
+from headway.core.policy import keys
 from headway.core.policy.document import (
     BUILT_IN,
     ELASTIC,
@@ -26,27 +28,12 @@ from headway.core.policy.document import (
     TaskRule,
     Tenants,
 )
-from headway.core.policy.retry import BACKOFFS, DELAY_MS_MAX
-from headway.core.policy.table_reader import TableReader
-from headway.core.policy.units import COUNT_MAX, found, write_seconds
-from headway.core.policy.units import parse_length as parse_length
-from headway.core.policy.units import parse_rate as parse_rate
-from headway.core.policy.writer import policy_data as policy_data
+from headway.core.policy.table_reader import TableReader, read_text
+from headway.core.policy.units import COUNT_MAX, found, parse_rate, write_seconds
 from headway.core.suggest import did_you_mean
 
-PROMOTIONS = ("share", "absolute")
-SCOPES = ("worker", "pool")
-RULES = ("cap", "leave_free")
-VICTIMS = ("least_elapsed", "random")
-LOWERS = ("needed", "all")
-
-LEVEL_MAX = 1_000
-RETRIES_MAX = 1_000_000
-# Far enough apart for any use, and close enough for order keys, which are whole microseconds.
-WEIGHT_MIN, WEIGHT_MAX = 0.001, 1_000_000
-GROWTH_MAX = 1_000
-
 _PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,30})?)\s*%")
+_USUAL_LANE = Lane(level=0, weight=1, max_retries=3, timeout_ms=600 * SECOND)
 
 
 def read_policy(data: Mapping[str, Any], where: str) -> Policy:
@@ -63,36 +50,32 @@ def read_policy(data: Mapping[str, Any], where: str) -> Policy:
 
 
 def _read(table: TableReader) -> Policy:
-    promotion = table.word("promotion", BUILT_IN.promotion, PROMOTIONS)
+    promotion = table.read("promotion", BUILT_IN.promotion, partial(keys.word, known=("share", "absolute")))
     lanes = _read_lanes(table)
     default = BUILT_IN.default_lane if BUILT_IN.default_lane in lanes else _last(lanes)
-    default_lane = table.word("default_lane", default, list(lanes), "a lane: ")
+    default_lane = table.read("default_lane", default, partial(keys.word, known=list(lanes), what="a lane: "))
     reserve = _read_reserve(table.table("reserve"), list(lanes))
-    max_depth = table.whole("max_depth", BUILT_IN.max_depth)
-    crash_limit = table.whole("crash_limit", BUILT_IN.crash_limit, least=1)
-    retry, growth, growth_cap = _read_retry(table.table("retry"))
+    bounds = table.fields(keys.POLICY, BUILT_IN)
+    retry, growth = _read_retry(table.table("retry"))
     ladder = _read_ladder(table.table("ladder"))
-    tenants = _read_tenants(table.table("tenants"))
-    keep = _read_keep(table.table("keep"))
-    limits = {name: _read_limit(name, limit) for name, limit in table.tables("limits")}
-    tasks = {name: _read_task(name, task, list(lanes), ladder) for name, task in table.tables("tasks")}
-    table.close()
-    return Policy(
+    policy = Policy(
         lanes=MappingProxyType(lanes),
         default_lane=default_lane,
         promotion=promotion,
         reserve=reserve,
         ladder=ladder,
-        tenants=tenants,
-        limits=MappingProxyType(limits),
-        tasks=MappingProxyType(tasks),
-        max_depth=max_depth,
-        crash_limit=crash_limit,
+        tenants=_read_tenants(table.table("tenants")),
         retry=retry,
-        timeout_growth=growth,
-        timeout_growth_cap=growth_cap,
-        keep=keep,
+        keep=_read_keep(table.table("keep")),
+        limits=MappingProxyType({name: _read_limit(name, limit) for name, limit in table.tables("limits")}),
+        tasks=MappingProxyType(
+            {name: _read_task(name, task, list(lanes), ladder) for name, task in table.tables("tasks")}
+        ),
+        **bounds,
+        **growth,
     )
+    table.close()
+    return policy
 
 
 # ---------------------------------------------------------------------- the parts
@@ -109,16 +92,21 @@ def _read_lanes(table: TableReader) -> dict[str, Lane]:
 
 
 def _read_lane(table: TableReader) -> Lane:
-    table.need("level", f"a whole number from 0 to {LEVEL_MAX}")
-    lane = Lane(
-        level=table.whole("level", 0, most=LEVEL_MAX),
-        weight=_weight(table, "weight"),
-        max_retries=table.whole("max_retries", 3, most=RETRIES_MAX),
-        timeout_ms=table.length("timeout", 600 * SECOND, least_ms=1, most_ms=DELAY_MS_MAX),
-        promote_after_ms=table.lengths("promote_after", least_ms=1),
-    )
+    table.need("level", f"a whole number from 0 to {keys.LEVEL_MAX}")
+    lane = Lane(**table.fields(keys.LANE, _USUAL_LANE), promote_after_ms=_read_thresholds(table, "promote_after"))
     table.close()
     return lane
+
+
+def _read_thresholds(table: TableReader, key: str) -> tuple[int, ...]:
+    """Read a list of lengths of time, none shorter than the one before."""
+    read: list[int] = []
+    for at, value in table.items(key):
+        note = ", like the one before it" if at else ""
+        length_ms = table.check(key, value, None, partial(keys.length, least_ms=max([1, *read]), note=note), at)
+        if length_ms is not None:
+            read.append(length_ms)
+    return tuple(read)
 
 
 def _last(lanes: Mapping[str, Lane]) -> str:
@@ -129,34 +117,23 @@ def _read_reserve(table: TableReader, lanes: Sequence[str]) -> Reserve:
     """Read the reserve. The built-in one does not apply without the lane that it is for."""
     usual = BUILT_IN.reserve
     given = table.texts("lanes") if table.has("lanes") else tuple(usual.lanes.intersection(lanes))
-    slots = table.whole("slots", usual.slots if given else 0)
+    slots = table.read("slots", usual.slots if given else 0, keys.whole)
     for at, name in enumerate(given):
         if name not in lanes:
             table.error("lanes", f"expected a lane: {', '.join(lanes)}, found {name!r}{did_you_mean(name, lanes)}", at)
     if slots and not given:
         table.error("lanes", "expected the lanes that may fill the reserved slots, found none")
-    reserve = Reserve(
-        lanes=frozenset(given),
-        slots=slots,
-        scope=table.word("scope", usual.scope, SCOPES),
-        rule=table.word("rule", usual.rule, RULES),
-    )
+    reserve = Reserve(frozenset(given), slots, **table.fields(keys.RESERVE, usual))
     table.close()
     return reserve
 
 
-def _read_retry(table: TableReader) -> tuple[RetryRule, float, float]:
-    usual = BUILT_IN.retry
-    rule = RetryRule(
-        backoff=table.word("backoff", usual.backoff, BACKOFFS),
-        cap_ms=table.length("cap", usual.cap_ms, most_ms=DELAY_MS_MAX),
-        base_ms=table.length("base", usual.base_ms, most_ms=DELAY_MS_MAX),
-        jitter=table.number("jitter", usual.jitter, least=0, most=1),
-    )
-    growth = table.number("timeout_growth", BUILT_IN.timeout_growth, least=1, most=GROWTH_MAX)
-    growth_cap = table.number("timeout_growth_cap", BUILT_IN.timeout_growth_cap, least=1, most=GROWTH_MAX)
+def _read_retry(table: TableReader) -> tuple[RetryRule, dict[str, Any]]:
+    """Read the retry rule, and the fields of the policy that stand in the same table."""
+    rule = BUILT_IN.retry._replace(**table.fields(keys.RETRY, BUILT_IN.retry))
+    growth = table.fields(keys.GROWTH, BUILT_IN)
     table.close()
-    return rule, growth, growth_cap
+    return rule, growth
 
 
 def _read_ladder(table: TableReader) -> Ladder:
@@ -165,11 +142,7 @@ def _read_ladder(table: TableReader) -> Ladder:
         rung = _read_rung(row)
         _check_rung(row, rung, rungs)
         rungs.append(rung)
-    ladder = Ladder(
-        rungs=tuple(rungs),
-        victim=table.word("victim", BUILT_IN.ladder.victim, VICTIMS),
-        lower=table.word("lower", BUILT_IN.ladder.lower, LOWERS),
-    )
+    ladder = Ladder(tuple(rungs), **table.fields(keys.LADDER, BUILT_IN.ladder))
     table.close()
     return ladder
 
@@ -177,18 +150,21 @@ def _read_ladder(table: TableReader) -> Ladder:
 def _read_rung(table: TableReader) -> Rung:
     table.need("name", "a name")
     table.need("seconds", "a length")
-    name, length_ms = table.text("name", ""), table.length("seconds", 0, least_ms=1, most_ms=DELAY_MS_MAX)
+    name, length_ms = table.read("name", "", read_text), table.read("seconds", 0, keys.TIMEOUT)
     if name in (ELASTIC, INTERACTIVE):
         table.error("name", f"expected another name: {name!r} is a duration of its own")
-    limit = table.raw("limit")
-    percent: float | None = None
-    if isinstance(limit, str) and (match := _PERCENT.fullmatch(limit.strip())) and 0 < float(match[1]) <= 100:
-        limit, percent = None, float(match[1])
-    elif limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= COUNT_MAX):
-        table.error("limit", f"expected a whole number of at least 1, or a part such as '60%', found {found(limit)}")
-        limit = None
+    limit, percent = table.read("limit", (None, None), _read_rung_limit)
     table.close()
     return Rung(name, length_ms, limit, percent)
+
+
+def _read_rung_limit(value: Any) -> tuple[int | None, float | None]:
+    """Return the limit of a rung as a number of jobs or as a percentage of the slots."""
+    if isinstance(value, str) and (match := _PERCENT.fullmatch(value.strip())) and 0 < float(match[1]) <= 100:
+        return None, float(match[1])
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= COUNT_MAX):
+        return value, None
+    raise ValueError(f"expected a whole number of at least 1, or a part such as '60%', found {found(value)}")
 
 
 def _check_rung(table: TableReader, rung: Rung, shorter: Sequence[Rung]) -> None:
@@ -212,32 +188,17 @@ def _check_rung(table: TableReader, rung: Rung, shorter: Sequence[Rung]) -> None
 def _read_tenants(table: TableReader) -> Tenants:
     weights, depths = table.table("weights"), table.table("max_depths")
     tenants = Tenants(
-        default_weight=_weight(table, "default_weight"),
-        weights=MappingProxyType({name: _weight(weights, name) for name in weights.names()}),
-        max_depth=table.whole("max_depth", 0),
-        max_depths=MappingProxyType({name: depths.whole(name, 0) for name in depths.names()}),
+        default_weight=table.read("default_weight", 1, keys.WEIGHT),
+        weights=MappingProxyType({name: weights.read(name, 1, keys.WEIGHT) for name in weights.names()}),
+        max_depth=table.read("max_depth", 0, keys.whole),
+        max_depths=MappingProxyType({name: depths.read(name, 0, keys.whole) for name in depths.names()}),
     )
     table.close()
     return tenants
 
 
-def _weight(table: TableReader, key: str) -> float:
-    return table.number(key, 1, least=WEIGHT_MIN, most=WEIGHT_MAX)
-
-
 def _read_keep(table: TableReader) -> Keep:
-    usual = BUILT_IN.keep
-    keep = Keep(
-        completed_ms=table.length("completed", usual.completed_ms),
-        failed_ms=table.length("failed", usual.failed_ms),
-        cancelled_ms=table.length("cancelled", usual.cancelled_ms),
-        dead_letter_ms=table.length("dead_letter", usual.dead_letter_ms),
-        idempotency_ms=table.length("idempotency", usual.idempotency_ms),
-        completed_max=table.whole("completed_max", usual.completed_max),
-        failed_max=table.whole("failed_max", usual.failed_max),
-        cancelled_max=table.whole("cancelled_max", usual.cancelled_max),
-        dead_letter_max=table.whole("dead_letter_max", usual.dead_letter_max),
-    )
+    keep = Keep(**table.fields(keys.KEEP, BUILT_IN.keep))
     table.close()
     return keep
 
@@ -245,17 +206,17 @@ def _read_keep(table: TableReader) -> Keep:
 def _read_limit(name: str, table: TableReader) -> LimitRule:
     if "=" in name:
         table.wrong_here(f"expected a name without '=', found {name!r}")
-    concurrency = table.whole("concurrency", None, least=1)
-    count, period_ms = table.rate("rate")
-    burst = table.whole("burst", 1, least=1)
+    concurrency = table.read("concurrency", None, partial(keys.whole, least=1))
+    count, period_ms = table.read("rate", (None, 0), parse_rate)
+    burst = table.read("burst", 1, partial(keys.whole, least=1))
     if table.has("burst") and not table.has("rate"):
         table.error("burst", "expected none without a rate: it is how many may start at once within one")
     if not table.has("concurrency") and not table.has("rate"):
         table.wrong_here("expected concurrency, rate or both, found neither")
-    by = table.text("by", None)
+    by = table.read("by", None, read_text)
     if by is not None and not by.isidentifier():
         table.error("by", f"expected the name of a parameter, or 'tenant', found {by!r}")
-    scope = table.word("scope", LIMIT_SCOPES[0], LIMIT_SCOPES)
+    scope = table.read("scope", LIMIT_SCOPES[0], partial(keys.word, known=LIMIT_SCOPES))
     if table.has("scope") and by in (None, TENANT):
         table.error("scope", "expected none without a parameter in by: it says whose values are counted together")
     rule = LimitRule(concurrency, count, period_ms, burst, by, table.texts("tasks"), scope)
@@ -267,11 +228,6 @@ def _read_task(name: str, table: TableReader, lanes: Sequence[str], ladder: Ladd
     if "*" in name:
         table.wrong_here("expected the name of one task: only the tasks of a limit may be a pattern")
     durations = [*(rung.name for rung in ladder.rungs), ELASTIC, INTERACTIVE]
-    rule = TaskRule(
-        priority=table.word("priority", None, lanes, "a lane: "),
-        duration=table.word("duration", None, durations, "a rung of the ladder: "),
-        timeout_ms=table.length("timeout", None, least_ms=1, most_ms=DELAY_MS_MAX),
-        max_retries=table.whole("max_retries", None, most=RETRIES_MAX),
-    )
+    rule = TaskRule(**table.fields(keys.task_keys(lanes, durations), TaskRule()))
     table.close()
     return rule

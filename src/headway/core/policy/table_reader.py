@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeGuard, TypeVar
 
 from headway.core.errors import PolicyProblem
-from headway.core.policy.units import COUNT_MAX, LENGTH_MS_MAX, found, is_number, parse_length, parse_rate, write_length
+from headway.core.policy.keys import Key
+from headway.core.policy.units import found
 from headway.core.suggest import did_you_mean
 
 NAME_MAX = 200  # Characters. Keys of limits and classes contain names, and stores bound their bytes.
 
 D = TypeVar("D")
+T = TypeVar("T")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _ABSENT: Any = object()
 
@@ -60,79 +62,27 @@ class TableReader:
 
     # ------------------------------------------------------------------ values
 
-    def whole(self, key: str, default: D, *, least: int = 0, most: int = COUNT_MAX) -> int | D:
-        """Read a whole number."""
+    def read(self, key: str, default: D, read: Callable[[Any], T]) -> T | D:
+        """Read the value of a key."""
         value = self._get(key)
-        if value is _ABSENT:
-            return default
-        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
-            return value
-        bounds = f"from {least} to {most}" if most < COUNT_MAX else f"of at least {least}"
-        self.error(key, f"expected a whole number {bounds}, found {found(value)}")
-        return default
+        return default if value is _ABSENT else self.check(key, value, default, read)
 
-    def number(self, key: str, default: float, *, least: float, most: float) -> float:
-        """Read a number."""
-        value = self._get(key)
-        if value is _ABSENT:
-            return default
-        if is_number(value) and least <= value <= most:
-            return value
-        self.error(key, f"expected a number from {least:g} to {most:,.0f}, found {found(value)}")
-        return default
+    def fields(self, keys: Iterable[Key], usual: object) -> dict[str, Any]:
+        """Read the fields that these keys set. ``usual`` has their defaults."""
+        return {key.field: self.read(key.name, getattr(usual, key.field), key.read) for key in keys}
 
-    def length(self, key: str, default: D, *, least_ms: int = 0, most_ms: int = LENGTH_MS_MAX) -> int | D:
-        """Read a length of time."""
-        value = self._get(key)
-        if value is _ABSENT:
-            return default
-        read = self._length(key, value, least_ms, most_ms)
-        return default if read is None else read
-
-    def lengths(self, key: str, *, least_ms: int = 0) -> tuple[int, ...]:
-        """Read a list of lengths of time, none shorter than the one before."""
-        read: list[int] = []
-        for at, value in self._list(key):
-            length_ms = self._length(key, value, max([least_ms, *read]), LENGTH_MS_MAX, at)
-            if length_ms is not None:
-                read.append(length_ms)
-        return tuple(read)
-
-    def rate(self, key: str) -> tuple[int, int] | tuple[None, int]:
-        """Read a rate: how many, and in how many milliseconds."""
-        value = self._get(key)
+    def check(self, key: str, value: Any, default: D, read: Callable[[Any], T], at: int | None = None) -> T | D:
+        """Return a value as ``read`` returns it, or the default if it is wrong."""
         try:
-            return (None, 0) if value is _ABSENT else parse_rate(value)
+            return read(value)
         except ValueError as problem:
-            self.error(key, str(problem))
-            return None, 0
-
-    def word(self, key: str, default: D, known: Sequence[str], what: str = "") -> str | D:
-        """Read one of some known words. ``what`` describes them in errors, if that is not obvious."""
-        value = self._get(key)
-        if value is _ABSENT:
+            self.error(key, str(problem), at)
             return default
-        if isinstance(value, str) and value in known:
-            return value
-        hint = did_you_mean(value, known) if isinstance(value, str) else ""
-        choices = " or ".join(filter(None, [", ".join(known[:-1]), *known[-1:]]))
-        self.error(key, f"expected {what}{choices or 'nothing, as there is none'}, found {found(value)}{hint}")
-        return default
-
-    def text(self, key: str, default: D) -> str | D:
-        """Read a text that is not empty."""
-        value = self._get(key)
-        if value is _ABSENT:
-            return default
-        if is_name(value):
-            return value
-        self.error(key, f"expected a text of 1 to {NAME_MAX} printable characters, found {found(value)}")
-        return default
 
     def texts(self, key: str) -> tuple[str, ...]:
         """Read a list of texts."""
         read: list[str] = []
-        for at, value in self._list(key):
+        for at, value in self.items(key):
             if is_name(value):
                 read.append(value)
             else:
@@ -143,6 +93,14 @@ class TableReader:
         """Return a value as the file has it, or None."""
         value = self._get(key)
         return None if value is _ABSENT else value
+
+    def items(self, key: str) -> Iterator[tuple[int, Any]]:
+        """Yield the elements of a list with their numbers."""
+        value = self._get(key)
+        if isinstance(value, (list, tuple)):
+            yield from enumerate(value)
+        elif value is not _ABSENT:
+            self.error(key, f"expected a list, found {found(value)}")
 
     # ------------------------------------------------------------------ tables
 
@@ -167,35 +125,12 @@ class TableReader:
 
     def rows(self, key: str) -> Iterator[TableReader]:
         """Read a list of tables."""
-        for at, value in self._list(key):
+        for at, value in self.items(key):
             yield TableReader(value, f"{self.path(key)}[{at}]", self._problems)
-
-    # ------------------------------------------------------------------ inside
 
     def _get(self, key: str) -> Any:
         self._asked.append(key)
         return self._data.get(key, _ABSENT)
-
-    def _list(self, key: str) -> Iterator[tuple[int, Any]]:
-        value = self._get(key)
-        if isinstance(value, (list, tuple)):
-            yield from enumerate(value)
-        elif value is not _ABSENT:
-            self.error(key, f"expected a list, found {found(value)}")
-
-    def _length(self, key: str, value: object, least_ms: int, most_ms: int, at: int | None = None) -> int | None:
-        try:
-            length_ms = parse_length(value)
-        except ValueError as problem:
-            self.error(key, str(problem), at)
-            return None
-        if least_ms <= length_ms <= most_ms:
-            return length_ms
-        least, most = write_length(least_ms), write_length(most_ms)
-        bounds = f"from {least} to {most}" if most_ms < LENGTH_MS_MAX else f"of at least {least}"
-        before = ", like the one before it" if at else ""
-        self.error(key, f"expected a length {bounds}{before}, found {found(value)}", at)
-        return None
 
 
 def key_path(outer: str, *keys: str) -> str:
@@ -207,3 +142,10 @@ def key_path(outer: str, *keys: str) -> str:
 def is_name(value: object) -> TypeGuard[str]:
     """Return whether a value can be a name: a printable text of bounded length that is not empty."""
     return isinstance(value, str) and 0 < len(value) <= NAME_MAX and value.isprintable()
+
+
+def read_text(value: Any) -> str:
+    """Return a text that is not empty. Raises ``ValueError`` for another value."""
+    if is_name(value):
+        return value
+    raise ValueError(f"expected a text of 1 to {NAME_MAX} printable characters, found {found(value)}")

@@ -19,8 +19,8 @@ from weakref import WeakValueDictionary
 from headway.core.errors import TooMany, WorkerUnknown
 from headway.core.job import JobId
 from headway.core.policy.document import LimitRule
-from headway.core.policy.reader import policy_data
 from headway.core.policy.retry import Released, Unknown
+from headway.core.policy.writer import policy_data
 from headway.core.worker import WorkerState
 from headway.dispatch.job_source import StoreJobSource
 from headway.estimates.costs import TaskCosts

@@ -8,7 +8,8 @@ from fastapi import Body, Path, Query, Request
 from starlette.responses import Response
 
 from headway.core.policy.document import Policy
-from headway.core.policy.reader import policy_data, read_policy
+from headway.core.policy.reader import read_policy
+from headway.core.policy.writer import policy_data
 from headway.core.timestamps import write_moment
 from headway.estimates.load import check_here
 from headway.policy_store.versions import (

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from fastapi import Path, Request
 from starlette.responses import Response
 
-from headway.core.policy.reader import policy_data
+from headway.core.policy.writer import policy_data
 from headway.core.worker import WorkerState
 from headway.observability.job_output import KEPT_MAX
 from headway.protocol.worker import (

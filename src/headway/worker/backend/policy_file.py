@@ -7,7 +7,7 @@ import hashlib
 import msgspec
 
 from headway.core.policy.document import Policy
-from headway.core.policy.reader import policy_data
+from headway.core.policy.writer import policy_data
 from headway.policy_store.versions import apply_policy
 from headway.security.audit import PYTHON
 from headway.security.audited_store import audited
