@@ -11,6 +11,7 @@ import pytest
 from headway import BadArguments, Headway, IdempotencyConflict
 from headway.client import settings
 from headway.client.settings import load_settings
+from headway.core.log_event import LogEvent
 from headway.testing import Testbed
 
 
@@ -86,6 +87,7 @@ def test_a_worker_warns_of_tasks_whose_lane_is_not_in_the_policy(
 
     with caplog.at_level(logging.WARNING, "headway.worker"), app, Worker(app):
         pass
-    facts = [getattr(record, "headway", {}) for record in caplog.records if record.message == "worker.task_refused"]
+    events = [record.msg for record in caplog.records if isinstance(record.msg, LogEvent)]
+    facts = [event.facts for event in events if event.code == "worker.task_refused"]
     assert [fact["task"] for fact in facts] == ["mail"]
     assert "no lane 'urgent' in the policy" in facts[0]["problem"]

@@ -19,7 +19,6 @@ CODE = re.compile(r"[a-z_]+(\.[a-z_]+)+")
 COMPOSED = {
     "job.": ["job.queued", "job.started", "job.completed", "job.failed", "job.retried", "job.released", "job.cancelled",
              "job.dead_letter", "job.lost", "job.downgraded"],
-    "worker.": ["worker.up", "worker.draining", "worker.gone"],
 }  # fmt: skip
 
 
@@ -44,10 +43,10 @@ def codes_of(message: ast.expr | None) -> list[str]:
             return [text]
         case ast.JoinedStr(values=[ast.Constant(value=str(text)), *_]) if text in COMPOSED:
             return COMPOSED[text]
-        case ast.Call(func=ast.Name(id="LogEvent"), args=[ast.Constant(value=str(text))]) if CODE.fullmatch(text):
-            return [text]
         case ast.Call(func=ast.Name(id="LogEvent"), args=[ast.Name(id=name)]) if hasattr(outage, name):
             return [getattr(outage, name)]
+        case ast.Call(func=ast.Name(id="LogEvent"), args=[code]):
+            return codes_of(code)
         case ast.Name(id="event"):  # Made a line above, and found there by the next test.
             return ["job.started"]
     return []

@@ -12,6 +12,7 @@ import pytest
 
 from headway import Discard, Headway, JobFailed, Retry, Worker
 from headway.core.errors import ConfigError
+from headway.core.log_event import LogEvent
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Crashed
 from headway.maintenance.recovery import end_worker
@@ -108,8 +109,8 @@ async def test_each_state_change_writes_one_line(tmp_path: Path, caplog: pytest.
     assert {line["trace_id"] for line in lines if line["task"] == "good" and line["job"] != cancelled.id} == {"t-1"}
     assert len({line["trace_id"] for line in lines if line["job"] == released.id}) == 1
     assert "hunter2" not in "".join(JsonFormatter().format(record) for record in caplog.records)  # Nor any argument.
-    workers = [record.getMessage() for record in caplog.records if record.getMessage().startswith("worker.")]
-    assert workers == ["worker.up", "worker.draining", "worker.gone"]
+    events = [record.msg.code for record in caplog.records if isinstance(record.msg, LogEvent)]
+    assert [code for code in events if code.startswith("worker.")] == ["worker.up", "worker.draining", "worker.gone"]
 
 
 async def test_a_dead_workers_jobs_write_a_line_each(store: Store, caplog: pytest.LogCaptureFixture) -> None:

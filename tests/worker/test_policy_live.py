@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from headway import Headway, Job, Limit, Worker
+from headway.core.log_event import LogEvent
 from headway.core.policy.document import BUILT_IN, Ladder, Lane, LimitRule, Policy, Reserve, Rung
 from headway.core.policy.writer import policy_data
 from headway.policy_store.rule_documents import read_costs
@@ -394,5 +395,6 @@ async def test_a_worker_warns_of_durations_without_a_ladder(ladder: bool, caplog
         await apply_policy(await app.client.store(), policy, now_at=time.time_ns() // 1_000_000)
     async with app, Worker(app):
         pass
-    told = [record for record in caplog.records if record.getMessage() == "task.duration_ignored"]
-    assert [record.headway["tasks"] for record in told] == ([] if ladder else [["render"]])  # type: ignore[attr-defined]
+    events = [record.msg for record in caplog.records if isinstance(record.msg, LogEvent)]
+    ignored = [event.facts["tasks"] for event in events if event.code == "task.duration_ignored"]
+    assert ignored == ([] if ladder else [["render"]])

@@ -16,6 +16,7 @@ from cyclopts.validators import Number
 from headway.cli.render import clean, plural
 from headway.client.settings import gather
 from headway.core.errors import ConfigError
+from headway.core.log_event import LogEvent
 from headway.version import __version__
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ def log_up(up: RunnerReady, _: Store | None = None) -> None:
         "reserved": up.reserved,
         "tasks": sum(offer.startswith("task:") for offer in up.offers),
     }
-    log.info("worker.up", extra={"headway": facts})
+    log.info(LogEvent("worker.up", **facts))
 
 
 def run_on_fast_loop(coroutine: Coroutine[Any, Any, int]) -> int:

@@ -20,6 +20,7 @@ from headway.core.diagnostics import JobDiagnostics
 from headway.core.errors import ConfigError, HeadwayError, IllegalMove, JobNotFound, ResultTimeout
 from headway.core.event import Event
 from headway.core.job import JobId, JobRecord, NewJob, State, SubmitReply
+from headway.core.log_event import LogEvent
 from headway.core.policy.document import Policy
 from headway.core.policy.estimate import Estimate
 from headway.estimates.forecaster import Forecaster
@@ -248,7 +249,7 @@ def _facts(job: JobRecord) -> dict[str, Any]:
 def _log_moves(before: Sequence[tuple[State, dict[str, Any]] | None], after: Sequence[State | None]) -> None:
     for known, state in zip(before, after, strict=False):
         if known is not None and state is not None and state is not known[0]:
-            log.info(f"job.{state.value}", extra={"headway": known[1]})
+            log.info(LogEvent(f"job.{state.value}", **known[1]))
 
 
 class _StoreHandle:

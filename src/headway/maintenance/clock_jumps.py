@@ -6,6 +6,8 @@ import logging
 import time
 from collections.abc import Callable
 
+from headway.core.log_event import LogEvent
+
 log = logging.getLogger("headway.worker")
 
 JUMP_SECONDS = 5.0  # Seconds between the two clocks that count as a jump; slow replies cause less.
@@ -42,6 +44,5 @@ class ClockJumpDetector:
             return
         jump = (now_at - before[1]) / 1_000 - (mine - before[0])
         if jump > JUMP_SECONDS:
-            facts = {"seconds": round(jump, 1), "grace": self._dead_after}
-            log.warning("store.clock_jumped", extra={"headway": facts})
+            log.warning(LogEvent("store.clock_jumped", seconds=round(jump, 1), grace=self._dead_after))
             self._until = mine + self._dead_after

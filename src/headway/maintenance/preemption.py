@@ -6,6 +6,7 @@ import logging
 import random
 from collections.abc import Sequence
 
+from headway.core.log_event import LogEvent
 from headway.core.policy.document import HALTED
 from headway.core.policy.ladder import Preemption, RunningSession
 from headway.core.policy.lanes import make_room
@@ -50,7 +51,7 @@ class Preemptor:
             changed = await self._store.preempt(wanted)
             for (job_id, rung), done in zip(wanted, changed, strict=True):
                 if done:
-                    log.info("job.amended", extra={"headway": {"job": job_id, "duration": rung or HALTED}})
+                    log.info(LogEvent("job.amended", job=job_id, duration=rung or HALTED))
         return None
 
     async def _place(self, sessions: Sequence[RunningSession]) -> list[PlacedSession]:

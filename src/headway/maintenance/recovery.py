@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from headway.core.job import State
 from headway.core.lease import Lease, Report
+from headway.core.log_event import LogEvent
 from headway.core.policy.document import Policy
 from headway.core.policy.retry import Crashed, Ending, judge
 from headway.metrics.recorder import RETRY_REASONS, MetricsRecorder
@@ -54,18 +55,20 @@ def _log_end(lease: Lease, report: Report, seconds: float) -> None:
     event = report.state.value
     if report.state is State.QUEUED:
         event = "retried" if report.reason in RETRY_REASONS else "released"
-    facts = {
-        "job": lease.job_id,
-        "task": lease.task,
-        "worker": lease.worker_id,
-        "lane": lease.lane,
-        "attempt": lease.attempts,
-        "trace_id": shown_trace(lease.trace_id, lease.job_id),
-        "seconds": round(seconds, 3),
-        "reason": report.reason,
-        "error": None if report.error is None else f"{report.error.type}: {report.error.message}",
-    }
-    job_log.info(f"job.{event}", extra={"headway": facts})
+    job_log.info(
+        LogEvent(
+            f"job.{event}",
+            job=lease.job_id,
+            task=lease.task,
+            worker=lease.worker_id,
+            lane=lease.lane,
+            attempt=lease.attempts,
+            trace_id=shown_trace(lease.trace_id, lease.job_id),
+            seconds=round(seconds, 3),
+            reason=report.reason,
+            error=None if report.error is None else f"{report.error.type}: {report.error.message}",
+        )
+    )
 
 
 async def overdue(store: Store) -> list[Lease]:

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from headway.client.settings import Settings
 from headway.core.errors import ConfigError
+from headway.core.log_event import LogEvent
 from headway.security.binding import check_bind
 from headway.security.tokens import any_tokens
 from headway.server.connection_limits import HandshakeLogFilter
@@ -71,7 +72,7 @@ def address_of(listener: socket.socket, *, tls: bool = False) -> str:
 
 def announce(address: str) -> None:
     """Log the address of the server."""
-    log.info("server.up", extra={"headway": {"address": address, "docs": f"{address}/docs"}})
+    log.info(LogEvent("server.up", address=address, docs=f"{address}/docs"))
 
 
 async def check_auth(store: Store, settings: Settings) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
+from headway.core.log_event import LogEvent
 from headway.runtime.os_support import die_with_parent
 
 log = logging.getLogger("headway.worker")
@@ -89,7 +90,7 @@ class _Supervisor:
             if changed is None:
                 continue
             seen = now
-            log.info("worker.reloading", extra={"headway": {"changed": changed}})
+            log.info(LogEvent("worker.reloading", changed=changed))
             self._end()
             if not self._stop_requested.is_set():
                 self._start()

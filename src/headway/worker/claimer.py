@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from headway.core.errors import StoreError
 from headway.core.lease import Lease
+from headway.core.log_event import LogEvent
 from headway.dispatch.job_source import ClaimResult, FinishedRun
 from headway.observability.outage import Outage
 from headway.stores.base import Progress, Subscription
@@ -272,5 +273,5 @@ class Claimer:
     def _log_refused(self, reply: ClaimResult) -> None:
         for job_id, answer in reply.refused:
             if answer == "lost":
-                facts = {"job": job_id, "reason": "the lease had ended; the report changed nothing"}
-                log.warning("job.lease_lost", extra={"headway": facts})
+                reason = "the lease had ended; the report changed nothing"
+                log.warning(LogEvent("job.lease_lost", job=job_id, reason=reason))

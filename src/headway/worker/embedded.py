@@ -119,7 +119,7 @@ class Worker:
 
     async def _leave(self) -> None:
         self._leaving = True
-        _log_state("draining", self.worker_id, grace=self._app.settings.grace)
+        log.info(LogEvent("worker.draining", worker=self.worker_id, grace=self._app.settings.grace))
         if self._runner is not None:
             await self._runner.drain(self._app.settings.grace)
 
@@ -164,7 +164,7 @@ class Worker:
                 daemon=True,
             )
             self._keeping.start()
-            _log_state("up", runner.worker.worker_id, slots=settings.slots)
+            log.info(LogEvent("worker.up", worker=runner.worker.worker_id, slots=settings.slots))
             self._ready.set()
             if ready is not None:
                 ready.set()
@@ -180,7 +180,7 @@ class Worker:
             stop_keeping.set()
             if self._keeping is not None:
                 await asyncio.get_running_loop().run_in_executor(None, self._keeping.join)
-            _log_state("gone", runner.worker.worker_id)
+            log.info(LogEvent("worker.gone", worker=runner.worker.worker_id))
             if not runner.stuck:
                 slot_table.close()
 
@@ -232,10 +232,6 @@ class Worker:
         if self._problem is not None:
             problem, self._problem = self._problem, None
             raise problem
-
-
-def _log_state(what: str, worker_id: str, **facts: object) -> None:
-    log.info(f"worker.{what}", extra={"headway": {"worker": worker_id, **facts}})
 
 
 class _HeartbeatHandler:

@@ -311,7 +311,7 @@ class RunnerProcess:
                     hide_from_programs()
                 self._backend = await parent.backend(first)
                 if parent.announced != first.worker_id:
-                    self._log_state("up", slots=first.slots, pid=first.pid)
+                    log.info(LogEvent("worker.up", worker=self._worker_id, slots=first.slots, pid=first.pid))
                 parent.offers |= set(first.offers)
                 self.is_cut_off = False
                 renewer = self._make_renewer(first, slot_table, self._backend)
@@ -347,9 +347,6 @@ class RunnerProcess:
         """Send the runner the version of the policy in force."""
         if self._channel is not None:
             self._channel.send(self._parent.governed())
-
-    def _log_state(self, what: str, **facts: object) -> None:
-        log.info(f"worker.{what}", extra={"headway": {"worker": self._worker_id, **facts}})
 
     def idle_since(self) -> float:
         """Return when the runner last saw an empty queue; 0 if jobs wait."""
@@ -395,7 +392,7 @@ class RunnerProcess:
             if overdue:
                 for job in overdue:
                     facts = {"job": job.job_id, "task": job.task, "worker": self._worker_id}
-                    log.warning("job.would_not_stop", extra={"headway": facts})
+                    log.warning(LogEvent("job.would_not_stop", **facts))
                 self._killed_for = overdue
                 self.kill()
                 return
@@ -424,7 +421,7 @@ class RunnerProcess:
 
     async def _drain(self) -> None:
         self.leaving = True
-        self._log_state("draining", grace=self._grace)
+        log.info(LogEvent("worker.draining", worker=self._worker_id, grace=self._grace))
         if self._channel is not None:
             self._channel.send(DrainRunner(self._grace))
         with contextlib.suppress(TimeoutError):
@@ -479,7 +476,7 @@ class RunnerProcess:
         if backend is None:  # The runner was not up yet and has no leases.
             return
         cause = _cause(code)
-        self._log_state("gone", cause=cause, held=len(held))
+        log.info(LogEvent("worker.gone", worker=self._worker_id, cause=cause, held=len(held)))
         busy_slots = {job.job_id: job for job in self._killed_for or ()}
         on_board = {job.job_id for job in held}
         expected = self.leaving or self._killed_for is not None or self.is_cut_off or code == LEASES_ENDING

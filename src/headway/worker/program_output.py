@@ -10,6 +10,7 @@ from collections.abc import Callable
 from headway.core.errors import HeadwayError
 from headway.core.job import JobId
 from headway.core.lease import Lease
+from headway.core.log_event import LogEvent
 from headway.observability.job_output import OutputTail
 from headway.worker.backend.base import Backend
 
@@ -67,7 +68,7 @@ class OutputWriter:
                 async with asyncio.timeout(LAST):
                     await self._write(job)
             except TimeoutError:
-                log.debug("output.late", extra={"headway": {"job": lease.job_id, "task": lease.task}})
+                log.debug(LogEvent("output.late", job=lease.job_id, task=lease.task))
 
     async def _keep_writing(self, job: _OutputTask) -> None:
         """Write new output every ``EVERY`` seconds. ``end`` cancels this loop."""
@@ -81,7 +82,7 @@ class OutputWriter:
             await self._backend.write_output(self._worker_id(), job.lease, job.tail.take())
         except HeadwayError as problem:  # The next write repeats what the tail has not dropped by then.
             job.tail.changed = True
-            log.debug("output.failed", extra={"headway": {"job": job.lease.job_id, "error": str(problem)}})
+            log.debug(LogEvent("output.failed", job=job.lease.job_id, error=str(problem)))
             return
         job.written = True
         self._note(job.lease, 0.0, job.tail.last_line[:NOTE_MAX])

@@ -219,8 +219,7 @@ class Runner:
         tasks = app.tasks.values()
         for task in tasks:
             if (problem := task.problem) is not None:
-                facts = {"task": task.name, "problem": problem}
-                log.warning("worker.task_refused", extra={"headway": facts})
+                log.warning(LogEvent("worker.task_refused", task=task.name, problem=problem))
         return AppManifest(
             [catalogue_entry(task) for task in tasks], {task.name: task.limits for task in tasks}, _crons(app)
         )
@@ -376,7 +375,7 @@ class Runner:
         task = self._app.import_task(name)
         if task is not None and (offer := f"task:{name}") not in self.worker.offers:
             self.worker = replace(self.worker, offers=(*self.worker.offers, offer))
-            log.info("worker.task_learned", extra={"headway": {"worker": self.worker.worker_id, "task": name}})
+            log.info(LogEvent("worker.task_learned", worker=self.worker.worker_id, task=name))
             if self._on_offers is not None:
                 self._on_offers(self.worker.offers)
         return task
@@ -499,8 +498,8 @@ class Runner:
             return
         found = [task.name for task in self._app.tasks.values() if task.options.duration not in (None, INTERACTIVE)]
         if found:
-            facts = {"tasks": found, "remedy": "add [ladder] to the policy, or remove duration= from these tasks"}
-            log.warning("task.duration_ignored", extra={"headway": facts})
+            remedy = "add [ladder] to the policy, or remove duration= from these tasks"
+            log.warning(LogEvent("task.duration_ignored", tasks=found, remedy=remedy))
 
     async def _prepare_executors(self) -> None:
         for name, executor in self._executors.items():

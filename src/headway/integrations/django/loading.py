@@ -17,6 +17,7 @@ from django.apps import apps
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
+from headway.core.log_event import LogEvent
 from headway.integrations.django.conf import read_options
 from headway.integrations.django.framework import FRAMEWORK
 
@@ -94,12 +95,12 @@ def import_task_module(name: str) -> bool:
     if module is None:
         place = name.rpartition(".")[0]
         advice = f'declare it in a tasks.py, or name its module: IOQUEUE_TASK_MODULES = ["{place}"]'
-        log.warning("task.not_found", extra={"headway": {"task": name, "advice": advice}})
+        log.warning(LogEvent("task.not_found", task=name, advice=advice))
         return False
     try:
         importlib.import_module(module)
     except Exception:
-        log.exception("task.import_failed", extra={"headway": {"task": name, "module": module}})
+        log.exception(LogEvent("task.import_failed", task=name, module=module))
         return False
     return True
 

@@ -14,6 +14,7 @@ from django.db import close_old_connections
 
 from headway.client.app import Lifespan
 from headway.core.lease import Lease, Report
+from headway.core.log_event import LogEvent
 from headway.integrations.django.framework import FRAMEWORK
 
 log = logging.getLogger("headway.worker")
@@ -69,6 +70,6 @@ def _send(job_id: str) -> None:
     try:
         send_finished(job_id)
     except Exception:
-        log.exception("task_finished.failed", extra={"headway": {"job": job_id}})
+        log.exception(LogEvent("task_finished.failed", job=job_id))
     finally:
         close_old_connections()

@@ -10,6 +10,7 @@ import msgspec
 
 from headway.core.errors import WorkerUnknown
 from headway.core.job import JobId
+from headway.core.log_event import LogEvent
 from headway.core.policy.document import BUILT_IN, Policy, reserved_slots
 from headway.core.worker import ANY_TASK, TASK, WorkerInfo
 from headway.security.tokens import covers
@@ -116,7 +117,7 @@ class WorkerRegistry:
             found = _read.decode(documents[0].body)
         self._remember(found)
         if found.token_id != token_id:
-            log.warning("worker.not_its_own", extra={"headway": {"worker": worker_id, "token": token_id}})
+            log.warning(LogEvent("worker.not_its_own", worker=worker_id, token=token_id))
             raise WorkerUnknown(worker_id=worker_id)
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from headway.core.log_event import LogEvent
 from headway.security.tokens import Tokens
 from headway.server.gateway.service import WorkerGateway
 
@@ -30,7 +31,6 @@ class RevocationEnforcer:
             if worker_id not in self._ended and not self._tokens.allows(token_id):
                 released = await self._gateway.dismiss(worker_id, "token_ended")
                 self._ended.add(worker_id)
-                facts = {"worker": worker_id, "token": token_id, "released": released}
-                log.warning("worker.dismissed", extra={"headway": facts})
+                log.warning(LogEvent("worker.dismissed", worker=worker_id, token=token_id, released=released))
         self._ended &= self._gateway.registry.token_of.keys()
         return None

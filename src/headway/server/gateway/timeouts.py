@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from headway.core.errors import JobError
 from headway.core.lease import Lease
+from headway.core.log_event import LogEvent
 from headway.core.policy.retry import TimedOut
 from headway.core.worker import WorkerState
 from headway.maintenance.recovery import end_leases
@@ -68,7 +69,7 @@ class TimeoutEnforcer:
         self.ended += count
         for lease in leases:
             facts = {"job": lease.job_id, "task": lease.task, "worker": lease.worker_id, "lane": lease.lane}
-            log.warning("job.timed_out", extra={"headway": facts})
+            log.warning(LogEvent("job.timed_out", **facts))
 
 
 class RegistrationPruner:

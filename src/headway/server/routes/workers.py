@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from fastapi import Path, Request
 from starlette.responses import Response
 
+from headway.core.log_event import LogEvent
 from headway.core.policy.writer import policy_data
 from headway.core.worker import WorkerState
 from headway.observability.job_output import KEPT_MAX
@@ -83,7 +84,7 @@ async def register(request: Request) -> Response:
     withheld = await gateway.publish(new, allowed=caller.publishes, who=caller.who)
     if withheld:
         facts = {"worker": registration.worker_id, "token": caller.token_id, "tasks": withheld, "reason": UNPUBLISHED}
-        log.warning("worker.not_published", extra={"headway": facts})
+        log.warning(LogEvent("worker.not_published", **facts))
     return reply(
         RegisterReply(
             worker_id=registration.worker_id,

@@ -17,6 +17,7 @@ from headway.client.codec import split_server
 from headway.client.task import Task
 from headway.core.errors import QueueFull, StoreError
 from headway.core.job import JobId, JobRecord, State
+from headway.core.log_event import LogEvent
 from headway.core.policy.document import INTERACTIVE
 from headway.core.policy.sessions import admit_session
 from headway.maintenance.loop import every
@@ -99,7 +100,7 @@ class SessionBroker:
         try:
             server = await self._service.addresses.check(signed)
         except AddressRefused as problem:
-            log.warning("session.address_refused", extra={"headway": {"job": job.job_id, "reason": str(problem)}})
+            log.warning(LogEvent("session.address_refused", job=job.job_id, reason=str(problem)))
             return None
         if server == await self._dial_in.address():
             return None

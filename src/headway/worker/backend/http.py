@@ -327,7 +327,7 @@ class HttpJobSource:
         try:
             await self._results([result])
         except ServerRefused as problem:
-            log.error("job.result_refused", extra={"headway": {"job": result.task_id, "error": str(problem)}})  # noqa: TRY400
+            log.error(LogEvent("job.result_refused", job=result.task_id, error=str(problem)))  # noqa: TRY400
             if result.status == "completed":
                 without = ResultReport(
                     task_id=result.task_id,

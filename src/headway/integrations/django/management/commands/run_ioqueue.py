@@ -18,6 +18,7 @@ from django.db import connections
 from django.utils.autoreload import get_child_arguments
 
 from headway.core.errors import HeadwayError
+from headway.core.log_event import LogEvent
 from headway.integrations.django.address import store_address
 from headway.integrations.django.conf import read_options
 from headway.integrations.django.outcomes import Outcomes, has_django_tasks
@@ -98,8 +99,7 @@ class Command(BaseCommand):
 
 def _log_up(up: RunnerReady, _: Store) -> None:
     tasks = sum(offer.startswith("task:") for offer in up.offers)
-    facts = {"worker": up.worker_id, "store": mask(up.store), "slots": up.slots, "tasks": tasks}
-    log.info("worker.up", extra={"headway": facts})
+    log.info(LogEvent("worker.up", worker=up.worker_id, store=mask(up.store), slots=up.slots, tasks=tasks))
 
 
 def _run(coroutine: Coroutine[Any, Any, int]) -> int:
