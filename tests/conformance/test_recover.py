@@ -9,7 +9,7 @@ from headway.core.lease import ReportStatus
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Crashed, Released, judge
 from headway.core.worker import WorkerState
-from headway.maintenance.recovery import end_worker
+from headway.maintenance.recovery import end_worker, overdue
 from headway.stores.base import LEASE_CHANNEL, Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
@@ -44,6 +44,20 @@ async def test_the_leases_of_a_worker_are_found(store: Store) -> None:
     assert await store.leases(worker_id="w2") == [other]
     assert await store.leases(worker_id="w3") == []
     assert await store.leases(worker_id="w1", limit=1) == mine[:1]
+
+
+async def test_leases_are_read_without_their_payloads(store: Store) -> None:
+    body = b"1" + b"x" * 100_000
+    await submit(store, a_job(payload=body, tenant="a", trace_id="t" * 32), a_job(payload=b""))
+    await register(store)
+    leases = await claim(store)
+    assert [lease.payload for lease in leases] == [body, b""]
+    bare = [lease._replace(payload=b"") for lease in leases]
+    assert await store.leases(worker_id="w1", payloads=False) == bare
+    assert await store.leases(worker_id="w1") == leases
+    await store.mark_dead("w1")
+    assert await store.leases(payloads=False) == await overdue(store) == bare
+    assert await store.leases() == leases
 
 
 async def test_leases_are_expired_exactly_at_the_deadline(store: Store, clock: ManualClock) -> None:

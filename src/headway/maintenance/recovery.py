@@ -73,7 +73,7 @@ def _log_end(lease: Lease, report: Report, seconds: float) -> None:
 
 async def overdue(store: Store) -> list[Lease]:
     """Read a bounded batch of the leases whose deadline has passed."""
-    return await store.leases(limit=BATCH)
+    return await store.leases(limit=BATCH, payloads=False)
 
 
 async def reap(
@@ -102,7 +102,7 @@ async def end_worker(
     """End all leases of a worker that is known to be gone. Mark the worker dead, or remove it if it has ``left``."""
     await store.mark_dead(worker_id)
     ended = 0
-    while leases := await store.leases(worker_id=worker_id, limit=BATCH):
+    while leases := await store.leases(worker_id=worker_id, limit=BATCH, payloads=False):
         done = await end_leases(store, leases, policy, ending, expired_only=False, recorder=recorder)
         ended += done
         if not done:

@@ -217,8 +217,11 @@ class Store(Protocol):
         """Move a worker's deadline. Return the leases that it has lost and the jobs that it must stop."""
         ...
 
-    async def leases(self, *, worker_id: str | None = None, limit: int = 1_000) -> list[Lease]:
-        """Read a worker's leases, or without one the leases of workers that let their deadline pass."""
+    async def leases(self, *, worker_id: str | None = None, limit: int = 1_000, payloads: bool = True) -> list[Lease]:
+        """Read a worker's leases, or without one the leases of workers that let their deadline pass.
+
+        Without ``payloads``, which may be large, the leases have empty ones.
+        """
         ...
 
     async def mark_dead(self, worker_id: str, *, left: bool = False) -> None:

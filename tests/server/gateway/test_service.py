@@ -429,6 +429,34 @@ async def test_a_reply_that_the_store_lost_is_given_by_the_next_poll(clock: Manu
     await gateway.close()
 
 
+class Watched(MemoryStore):
+    """A store that records whether reads of leases asked for payloads."""
+
+    def __init__(self, *, clock: ManualClock) -> None:
+        super().__init__(clock=clock)
+        self.asked: list[bool] = []
+
+    async def leases(self, *, worker_id: str | None = None, limit: int = 1_000, payloads: bool = True) -> list[Lease]:
+        self.asked.append(payloads)
+        return await super().leases(worker_id=worker_id, limit=limit, payloads=payloads)
+
+
+async def test_payloads_are_read_again_only_for_a_repeated_claim(clock: ManualClock) -> None:
+    store = Watched(clock=clock)
+    gateway = WorkerGateway(store, CurrentPolicy(NO_RESERVE, fixed=True))
+    await submit(store, a_job(payload=b"\x01[1]"), a_job(payload=b"\x01[2]"))
+    worker = Worker(gateway, await gateway.register(NewWorker(slots=2)), None)
+    await worker.claims(1)
+    assert store.asked
+    assert set(store.asked) == {False}
+    for _ in range(2):
+        assert [lease.payload for lease in await worker.claims(1, claim_id="claim-0001")] == [b"\x01[2]"]
+    store.asked.clear()
+    assert await gateway.leave(worker.worker_id) == 2
+    assert set(store.asked) == {False}
+    await gateway.close()
+
+
 # ---------------------------------------------------------------------- cancels and drains
 
 

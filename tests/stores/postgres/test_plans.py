@@ -56,7 +56,7 @@ async def test_the_jobs_of_a_worker_are_found_without_a_look_at_any_other_job(
 ) -> None:
     # R5.77
     namespace_id = await outside.fetchval(f"SELECT namespace_id FROM {schema}.namespace")
-    seen = await reads(outside, schema, "leases_of", "w1", namespace_id, 1_000)
+    seen = await reads(outside, schema, "leases_of", "w1", namespace_id, 1_000, False)
     assert seen["job"] == HELD
     assert seen["lease"] == HELD
     assert len(await busy.leases(worker_id="w1")) == HELD
@@ -67,7 +67,7 @@ async def test_overdue_leases_are_found_without_a_look_at_any_other_job(
 ) -> None:
     namespace_id = await outside.fetchval(f"SELECT namespace_id FROM {schema}.namespace")
     now_at = clock() + LEASE_MS + 1
-    seen = await reads(outside, schema, "leases_expired", False, now_at, namespace_id, 1_000)
+    seen = await reads(outside, schema, "leases_expired", False, now_at, namespace_id, 1_000, False)
     assert (seen["job"], seen["lease"]) == (HELD, HELD)
     clock.advance(ms=LEASE_MS + 1)
     assert len(await overdue(busy)) == HELD
@@ -82,7 +82,7 @@ async def test_a_dead_worker_that_holds_nothing_costs_no_look_at_the_leases(
     clock.advance(5)
     assert len(await claim(busy, "w2", free=HELD)) == HELD
     namespace_id = await outside.fetchval(f"SELECT namespace_id FROM {schema}.namespace")
-    seen = await reads(outside, schema, "leases_expired", False, clock(), namespace_id, 1_000)
+    seen = await reads(outside, schema, "leases_expired", False, clock(), namespace_id, 1_000, False)
     assert "lease" not in seen or seen["lease"] == 0
 
 

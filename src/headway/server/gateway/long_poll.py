@@ -219,7 +219,7 @@ class LongPoll:
         # A session that has seen a later claim knows that this one is new.
         if claim_id is None or (claim_id == given and not session.fresh and session.spent != given):
             return ()
-        await session.read_leases()
+        await session.read_leases(payloads=True)
         leases = [lease for lease in session.leases.values() if lease.token == claim_id]
         if leases and claim_id == session.pending:
             session.pending = None

@@ -95,15 +95,20 @@ class WorkerSession:
 
     # ------------------------------------------------------------------ leases
 
-    async def read_leases(self, *, within: float = 0.0) -> None:
-        """Read the worker's leases, unless they were read ``within`` seconds and the store has reported no change."""
+    async def read_leases(self, *, within: float = 0.0, payloads: bool = False) -> None:
+        """Read the worker's leases, unless they were read ``within`` seconds and the store has reported no change.
+
+        Only a claim that is repeated needs ``payloads``.
+        """
         async with self._read_lock:
             if not self._leases_changed and time.monotonic() - self._last_read < within:
                 return
             self._leases_changed = False
             self._last_read = time.monotonic()
             self._changes_during_read = []
-            held = await self._store.leases(worker_id=self.registration.worker_id, limit=self.registration.slots)
+            held = await self._store.leases(
+                worker_id=self.registration.worker_id, limit=self.registration.slots, payloads=payloads
+            )
             self.stopped = await self._registry.stopped(self.registration.worker_id)
             # A job that cannot be read is not handed out. The claim or the next renewal ends it as a dead letter.
             self.leases = {lease.job_id: lease for lease in held if lease.unreadable is None}

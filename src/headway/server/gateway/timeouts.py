@@ -54,7 +54,7 @@ class TimeoutEnforcer:
             registration = registrations.get(worker_id)
             if registration is None or started_at + registration.grace_ms > now_at:
                 continue  # It is no HTTP worker, or its jobs started too recently for any timeout.
-            leases = await self._store.leases(worker_id=worker_id, limit=registration.slots)
+            leases = await self._store.leases(worker_id=worker_id, limit=registration.slots, payloads=False)
             over = [lease for lease in leases if _ran_out_at(lease, registration) <= now_at]
             if over:
                 await self._end(registration, over, now_at)

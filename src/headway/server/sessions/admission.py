@@ -215,7 +215,7 @@ class SessionBroker:
             (job,) = await store.get([job_id])
             if job is None or job.state is not State.EXECUTING or job.worker_id is None:
                 return None
-            held = await store.leases(worker_id=job.worker_id)
+            held = await store.leases(worker_id=job.worker_id, payloads=False)
         except StoreError:
             return None
         return next((lease.token for lease in held if lease.job_id == job_id), None)

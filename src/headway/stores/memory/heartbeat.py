@@ -51,10 +51,11 @@ def renew(state: MemoryState, beat: Heartbeat) -> HeartbeatReply:
     return HeartbeatReply(now_at, worker_state, lost, cancel, grants(state.rule_index.ladder, assigned))
 
 
-def leases(state: MemoryState, worker_id: str | None, limit: int) -> list[Lease]:
+def leases(state: MemoryState, worker_id: str | None, limit: int, *, payloads: bool) -> list[Lease]:
     """Return the leases of a worker, or without one those that have expired."""
     records = state.leased(worker_id) if worker_id is not None else _expired(state)
-    return [lease_of(record, state.rule_index.ladder) for record in records[:limit]]
+    found = [lease_of(record, state.rule_index.ladder) for record in records[:limit]]
+    return found if payloads else [lease._replace(payload=b"") for lease in found]
 
 
 def _expired(state: MemoryState) -> list[StoredJob]:

@@ -76,9 +76,9 @@ class MemoryStore:
         with self._transaction() as state:
             return heartbeat.renew(state, beat)
 
-    async def leases(self, *, worker_id: str | None = None, limit: int = 1_000) -> list[Lease]:
+    async def leases(self, *, worker_id: str | None = None, limit: int = 1_000, payloads: bool = True) -> list[Lease]:
         with self._transaction() as state:
-            return heartbeat.leases(state, worker_id, limit)
+            return heartbeat.leases(state, worker_id, limit, payloads=payloads)
 
     async def mark_dead(self, worker_id: str, *, left: bool = False) -> None:
         with self._transaction() as state:

@@ -71,7 +71,7 @@ async def exchange(
         memory.class_ids.update(numbers)
         snapshot = await with_sessions(db, memory, snapshot)
     if row["again"]:
-        found = await db.run("leases_of", request.worker_id, memory.namespace_id, ALL)
+        found = await db.run("leases_of", request.worker_id, memory.namespace_id, ALL, True)
         leases = [rows.lease(lease, memory.rule_index.ladder) for lease in found if lease["token"] == request.claim_id]
     else:
         leases = _leases(row, takes, request) if row["l_take"] is not None else []

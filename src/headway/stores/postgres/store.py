@@ -213,9 +213,9 @@ class PostgresStore(SqlStore):
                 break
         return await self._write(lambda tx: claim.exchange(tx, request), asker=request.worker_id)
 
-    async def _expired_leases(self, tx: Transaction, limit: int) -> Sequence[Row]:
+    async def _expired_leases(self, tx: Transaction, limit: int, payloads: bool) -> Sequence[Row]:
         thorough = self._sweeps_thoroughly()
-        return await tx.db.rows("leases_expired", thorough, tx.now_at, tx.namespace_id, limit)
+        return await tx.db.rows("leases_expired", thorough, tx.now_at, tx.namespace_id, limit, payloads)
 
     def _sweeps_thoroughly(self) -> bool:
         """Return whether it is time to look for overdue leases whatever their workers' counts say."""

@@ -288,9 +288,9 @@ class RedisStore:
             reports.append(judge(Released("claim never started"), lease, BUILT_IN))
         await self.exchange(Exchange(None, finished=reports))
 
-    async def leases(self, *, worker_id: str | None = None, limit: int = 1_000) -> list[Lease]:
+    async def leases(self, *, worker_id: str | None = None, limit: int = 1_000, payloads: bool = True) -> list[Lease]:
         check_text(worker_id or "", "a worker's id")
-        _, *found = await self._call("leases", worker_id or "", limit)
+        _, *found = await self._call("leases", worker_id or "", limit, int(payloads))
         ladder = (await self._rules()).ladder if found else self._rule_index.ladder
         return [
             codec.make_lease(

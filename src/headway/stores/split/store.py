@@ -321,8 +321,8 @@ class SplitStore:
         with contextlib.suppress(StoreError):
             await self._durable.exchange(Exchange(worker_id, os.urandom(TOKEN_BYTES), plan=Plan()))
 
-    async def leases(self, *, worker_id: str | None = None, limit: int = 1_000) -> list[Lease]:
-        return await self._durable.leases(worker_id=worker_id, limit=limit)
+    async def leases(self, *, worker_id: str | None = None, limit: int = 1_000, payloads: bool = True) -> list[Lease]:
+        return await self._durable.leases(worker_id=worker_id, limit=limit, payloads=payloads)
 
     async def mark_dead(self, worker_id: str, *, left: bool = False) -> None:
         await self._durable.mark_dead(worker_id, left=left)

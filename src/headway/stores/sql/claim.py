@@ -62,7 +62,7 @@ async def _claim(tx: Transaction, request: Exchange, plan: Plan, worker: Sequenc
     _, _, slots, last_claim, waiting, wait_lanes, running = worker
     worker_id = request.worker_id or ""
     if last_claim == request.claim_id:
-        again = await tx.db.rows("leases_of", worker_id, tx.namespace_id, ALL)
+        again = await tx.db.rows("leases_of", worker_id, tx.namespace_id, ALL, True)
         return [tx.rows.lease(row, tx.rule_index.ladder) for row in again if row["token"] == request.claim_id], False
     leases, more = await _take_all(tx, request, plan, slots - running)
     if leases:

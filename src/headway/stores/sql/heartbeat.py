@@ -76,7 +76,7 @@ async def preempt(tx: Transaction, amendments: Sequence[Preemption]) -> list[boo
 
 async def _release_unnamed(tx: Transaction, beat: Heartbeat, named: dict[JobId, bytes]) -> None:
     """Release leases that their worker does not know, because the reply to its claim was lost."""
-    found = await tx.db.rows("leases_of", beat.worker.worker_id, tx.namespace_id, ALL)
+    found = await tx.db.rows("leases_of", beat.worker.worker_id, tx.namespace_id, ALL, False)
     leases = [tx.rows.lease(row, tx.rule_index.ladder) for row in found]
     reports = [
         judge(Released("claim never started"), lease, BUILT_IN)

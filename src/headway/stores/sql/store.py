@@ -41,21 +41,21 @@ class SqlStore(ABC):
         """Run a function that only reads, in a transaction that sees one moment."""
 
     @abstractmethod
-    async def _expired_leases(self, tx: Transaction, limit: int) -> Sequence[Row]:
+    async def _expired_leases(self, tx: Transaction, limit: int, payloads: bool) -> Sequence[Row]:
         """Return the leases whose worker is past its deadline, dead or no longer registered."""
 
     async def renew(self, beat: Heartbeat) -> HeartbeatReply:
         check_worker(beat.worker)
         return await self._write(lambda tx: heartbeat.renew(tx, beat))
 
-    async def leases(self, *, worker_id: str | None = None, limit: int = 1_000) -> list[Lease]:
+    async def leases(self, *, worker_id: str | None = None, limit: int = 1_000, payloads: bool = True) -> list[Lease]:
         check_text(worker_id or "", "a worker's id")
 
         async def read(tx: Transaction) -> list[Lease]:
             if worker_id is not None:
-                found = await tx.db.rows("leases_of", worker_id, tx.namespace_id, limit)
+                found = await tx.db.rows("leases_of", worker_id, tx.namespace_id, limit, payloads)
             else:
-                found = await self._expired_leases(tx, limit)
+                found = await self._expired_leases(tx, limit, payloads)
             return [tx.rows.lease(row, tx.rule_index.ladder) for row in found]
 
         return await self._read(read)

@@ -171,8 +171,8 @@ class SqliteStore(SqlStore):
     def _read(self, verb: Verb[T]) -> Awaitable[T]:
         return self._executor.read(lambda db, hooks: run_now(verb(self._transaction(db, hooks)[0])))
 
-    async def _expired_leases(self, tx: Transaction, limit: int) -> Sequence[Row]:
-        return await tx.db.rows("leases_expired", tx.namespace_id, tx.now_at, limit)
+    async def _expired_leases(self, tx: Transaction, limit: int, payloads: bool) -> Sequence[Row]:
+        return await tx.db.rows("leases_expired", tx.namespace_id, tx.now_at, limit, payloads)
 
     def _transaction(
         self, db: SqliteConnection, hooks: Hooks, *, writes: bool = False

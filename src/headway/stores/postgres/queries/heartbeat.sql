@@ -2,8 +2,9 @@
 
 -- part: lease
 -- Leased jobs with all that their worker is told; held are the leases.
-SELECT j.job_id, l.seq, l.token, j.task, j.payload, c.lane, j.tenant, j.trace_id, l.epoch, l.attempts, l.crashes,
-       j.max_retries, coalesce(l.timeout_ms, j.timeout_ms) AS timeout_ms, j.timeout_ms AS asked_timeout_ms, j.retry,
+SELECT j.job_id, l.seq, l.token, j.task, CASE WHEN :payloads::boolean THEN j.payload ELSE ''::bytea END AS payload,
+       c.lane, j.tenant, j.trace_id, l.epoch, l.attempts, l.crashes, j.max_retries,
+       coalesce(l.timeout_ms, j.timeout_ms) AS timeout_ms, j.timeout_ms AS asked_timeout_ms, j.retry,
        l.started_at, l.cancel_at, c.needs, l.worker_id, c.rung, l.assigned, j.submitted_at, l.eligible_at
   FROM held l JOIN {schema}.job j ON j.seq = l.seq JOIN {schema}.class c ON c.class_id = l.class_id
 
@@ -22,7 +23,7 @@ SELECT j.job_id, l.seq, c.rung, l.assigned, l.worker_id FROM {schema}.job j JOIN
 
 -- name: leases_expired
 -- The leases whose worker let its deadline pass, died, or was forgotten.
--- params  thorough, now_at, namespace_id, limit
+-- params  thorough, now_at, namespace_id, limit, payloads
 -- plan    looks at leases only if there is such a worker and it holds any by its own count: to find that none is
 --         overdue would mean to walk over the dead rows of all that have ended. Now and then it looks whatever the
 --         count says (thorough). Leases come first and by themselves: without statistics the server would begin with
@@ -40,7 +41,7 @@ WITH held AS MATERIALIZED (
 
 -- name: leases_of
 -- The leases a worker holds.
--- params  worker_id, namespace_id, limit
+-- params  worker_id, namespace_id, limit, payloads
 -- plan    as leases_expired
 WITH held AS MATERIALIZED (
   SELECT l.* FROM {schema}.lease l JOIN {schema}.class k ON k.class_id = l.class_id

@@ -211,6 +211,15 @@ function record.task(rec)
   return (text_at(rec, #rec - i4(rec, after_id(rec)) + 1))
 end
 
+function record.without_payload(rec)  -- or as it is, if it is cut
+  local at = after_id(rec)
+  local start = #rec - i4(rec, at) + 1
+  if start < at + 4 or start > #rec - 1 then return rec end
+  local name, after = text_at(rec, start)
+  if after > #rec + 1 then return rec end
+  return sub(rec, 1, at - 1) .. pack('>I4', 2 + #name) .. sub(rec, at + 4, after - 1)
+end
+
 function record.flags(rec) return $job.flags(rec or '') or 0 end
 
 function record.since(rec)  -- the moment it was submitted, as 15 digits

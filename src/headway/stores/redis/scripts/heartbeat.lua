@@ -47,14 +47,14 @@ local function renew(keys, args)
     end
     if held and not named[member] and (tonumber($lease.started(held)) or 0) + confirm_ms <= now then
       push(overdue, member)
-      push(overdue, record.of(member) or '', held)
+      push(overdue, record.without_payload(record.of(member) or ''), held)
     end
   end
   return {now, state, lost, cancel, overdue, given}
 end
 
 -- leases: the leases of a worker, or ('') of all workers past their deadline.
--- args     worker, how many at most
+-- args     worker, how many at most, 1 with payloads
 -- returns  now, then member, record, lease, class, cancelled or not, of each
 local function leases(keys, args)
   begin(keys, args)
@@ -78,7 +78,8 @@ local function leases(keys, args)
     local held = call('HGET', P .. 'lease', member)
     if held then
       local name, cancelled = class.parts($lease.class(held)).name, call('HEXISTS', P .. 'cancel', member)
-      push(found, {member, record.of(member) or '', held, name, cancelled})
+      local rec = record.of(member) or ''
+      push(found, {member, args[4] == '1' and rec or record.without_payload(rec), held, name, cancelled})
     end
   end
   return found

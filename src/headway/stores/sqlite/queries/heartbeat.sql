@@ -1,9 +1,11 @@
 -- heartbeat: register workers, renew their leases and read both.
 
 -- part: lease
--- A leased job with all that its worker is told.
-SELECT j.job_id, l.seq, l.token, j.task, j.payload, c.lane, j.tenant, j.trace_id, l.epoch, l.attempts, l.crashes,
-       j.max_retries, l.timeout_ms, j.timeout_ms AS asked_timeout_ms, j.retry, l.started_at, l.cancel_at, c.needs,
+-- A leased job with all that its worker is told. A payload of another type shows that the row is damaged.
+SELECT j.job_id, l.seq, l.token, j.task,
+       CASE WHEN :payloads OR typeof(j.payload) <> 'blob' THEN j.payload ELSE x'' END AS payload, c.lane, j.tenant,
+       j.trace_id, l.epoch, l.attempts, l.crashes, j.max_retries, l.timeout_ms,
+       j.timeout_ms AS asked_timeout_ms, j.retry, l.started_at, l.cancel_at, c.needs,
        l.worker_id, c.rung, l.assigned, j.submitted_at, l.eligible_at
   FROM lease l CROSS JOIN job j ON j.seq = l.seq JOIN class c ON c.class_id = l.class_id
 
@@ -22,7 +24,7 @@ SELECT j.job_id, l.seq, c.rung, l.assigned, l.worker_id FROM json_each(:job_ids)
 
 -- name: leases_expired
 -- The leases whose worker let its deadline pass, died, or was forgotten.
--- params  namespace_id, now_at, limit
+-- params  namespace_id, now_at, limit, payloads
 -- use lease
   LEFT JOIN worker w ON w.worker_id = l.worker_id
  WHERE j.namespace_id = :namespace_id AND (w.worker_id IS NULL OR w.state = 'dead' OR w.lease_ends_at <= :now_at)
@@ -30,7 +32,7 @@ SELECT j.job_id, l.seq, c.rung, l.assigned, l.worker_id FROM json_each(:job_ids)
 
 -- name: leases_of
 -- The leases a worker holds.
--- params  worker_id, namespace_id, limit
+-- params  worker_id, namespace_id, limit, payloads
 -- use lease
  WHERE l.worker_id = :worker_id AND j.namespace_id = :namespace_id ORDER BY l.seq LIMIT :limit;
 
