@@ -156,9 +156,13 @@ def test_migrate_reports_what_it_does(cli: Cli) -> None:
         pytest.param(["submit", "demo.noop", "--priority", "hihg"], 2, "did you mean 'high'?", id="unknown lane"),
         pytest.param(["submit", "demo.noop", "--run-after", "2030-01-01"], 2, "has no time zone", id="naive"),
         pytest.param(["jobs", "--status", "faild"], 2, "did you mean 'failed'?", id="unknown status"),
-        pytest.param(["jobs", "--limit", "many"], 2, "--limit", id="bad number"),
+        pytest.param(["jobs", "--limit", "many"], 2, "--limit must be a whole number, got 'many'", id="bad number"),
         pytest.param(["smit"], 2, "did you mean 'submit'?", id="unknown command"),
-        pytest.param(["stats", "--jsno"], 2, "Did you mean --json?", id="unknown option"),
+        pytest.param(["stats", "--jsno"], 2, "unknown option '--jsno'; did you mean '--json'?", id="unknown option"),
+        pytest.param(["jobs", "a", "b"], 2, "headway jobs does not take the arguments 'a', 'b' (", id="more arguments"),
+        pytest.param(
+            ["stats", "a"], 2, "headway stats does not take the argument 'a' (headway stats --help", id="more"
+        ),
         pytest.param(["stats", "--store", "mysql://x"], 2, "unknown store 'mysql'", id="unknown store"),
         pytest.param(["dlq", "replay"], 2, "or give --all", id="replay nothing"),
     ],

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import NamedTuple
 
-from cyclopts import App, CycloptsError, Group, Parameter, UnknownCommandError
+from cyclopts import App, CoercionError, CycloptsError, Group, Parameter, UnknownCommandError, UnusedCliTokensError
+from cyclopts.exceptions import UnknownOptionError
 
 from headway.cli.help import OPTIONS, usage
 from headway.cli.render import clean
@@ -26,6 +27,8 @@ INTERRUPTED = 130
 ABOUT = """A task queue that tells you when your job will run, why it waits and what would change.
 
 Start with `headway up`: it makes a store in this folder and runs built-in demo tasks."""
+
+_NUMBERS: dict[type | None, str] = {int: "whole number", float: "number"}
 
 _RUN = Group("Run", sort_key=0)
 _JOBS = Group("Jobs", sort_key=1)
@@ -157,12 +160,8 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         code = build(described=not words or words[0].startswith("-"))(list(words))
         sys.stdout.flush()
-    except UnknownCommandError as problem:
-        _complain(f"error: {_unknown_command(problem)} [usage]")
-        return USAGE
     except CycloptsError as problem:
-        problem.verbose = False
-        _complain(f"error: {problem} [usage]")
+        _complain(f"error: {_usage_error(problem)} [usage]")
         return USAGE
     except HeadwayError as problem:
         return _fail(problem)
@@ -175,12 +174,25 @@ def main(words: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _unknown_command(problem: UnknownCommandError) -> str:
-    """Report that there is no such command. Suggest one only if it is really alike."""
-    word, family = (problem.unused_tokens or ["?"])[0], problem.app
-    known = [] if family is None else [name for name in family if not name.startswith("-")]
+def _usage_error(problem: CycloptsError) -> str:
+    """Return what is wrong with a command line. Suggest another word only if it is really alike."""
     path = " ".join(["headway", *(problem.command_chain or ())])
-    return f"unknown command {word!r}{did_you_mean(word, known)} ({path} --help lists the commands)"
+    words = problem.unused_tokens or ["?"]
+    if isinstance(problem, UnknownCommandError):
+        known = [] if problem.app is None else [name for name in problem.app if not name.startswith("-")]
+        return f"unknown command {words[0]!r}{did_you_mean(words[0], known)} ({path} --help lists the commands)"
+    if isinstance(problem, UnknownOptionError):
+        word = (problem.token.keyword or problem.token.value).partition("=")[0]
+        known = [name for argument in problem.argument_collection if argument.parse for name in argument.names]
+        return f"unknown option {word!r}{did_you_mean(word, known)} ({path} --help lists the options)"
+    if isinstance(problem, UnusedCliTokensError):
+        which = "argument" if len(words) == 1 else "arguments"
+        return f"{path} does not take the {which} {', '.join(map(repr, words))} ({path} --help lists what it takes)"
+    if isinstance(problem, CoercionError) and problem.token is not None and problem.target_type in _NUMBERS:
+        name = problem.token.keyword or "the argument"
+        return f"{name} must be a {_NUMBERS[problem.target_type]}, got {problem.token.value!r}"
+    problem.verbose = False
+    return str(problem)
 
 
 def _fail(problem: HeadwayError) -> int:
