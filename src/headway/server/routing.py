@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, get_args, get_origin
@@ -26,66 +27,76 @@ WITH_INPUT = ("malformed", "invalid")
 
 
 class Routes:
-    """A group of routes. Each must declare a scope."""
+    """A group of routes. Each must declare a scope.
 
-    def __init__(self, tag: str, prefix: str = "") -> None:
+    ``whole``: the routes concern all tenants, so a token of one tenant cannot use them. ``missing``: the problem if
+    there is nothing with the id in a path.
+    """
+
+    def __init__(self, tag: str, prefix: str = "", *, whole: bool = False, missing: str = "job_not_found") -> None:
         self.router = APIRouter(prefix=prefix, tags=[tag])
+        self._whole = whole
+        self._missing = missing
 
-    def get(self, path: str, **options: Any) -> Callable[[F], F]:
-        return self._route("GET", path, **options)
+    def get(self, path: str, scope: Scope, answer: Any, summary: str, **options: Any) -> Callable[[F], F]:
+        return self._route("GET", path, scope, answer, summary, **options)
 
-    def post(self, path: str, **options: Any) -> Callable[[F], F]:
-        return self._route("POST", path, **options)
+    def post(self, path: str, scope: Scope, answer: Any, summary: str, **options: Any) -> Callable[[F], F]:
+        return self._route("POST", path, scope, answer, summary, **options)
 
-    def put(self, path: str, **options: Any) -> Callable[[F], F]:
-        return self._route("PUT", path, **options)
+    def put(self, path: str, scope: Scope, answer: Any, summary: str, **options: Any) -> Callable[[F], F]:
+        return self._route("PUT", path, scope, answer, summary, **options)
 
-    def delete(self, path: str, **options: Any) -> Callable[[F], F]:
-        return self._route("DELETE", path, **options)
+    def delete(self, path: str, scope: Scope, answer: Any, summary: str, **options: Any) -> Callable[[F], F]:
+        return self._route("DELETE", path, scope, answer, summary, **options)
 
     def _route(
         self,
         method: str,
         path: str,
-        *,
         scope: Scope,
-        answers: Mapping[int, Any],
+        answer: Any,
+        summary: str,
+        *,
+        status: int = 200,
+        also: Mapping[int, Any] | None = None,
         problems: Sequence[str] = (),
-        takes_input: bool = True,
         headers: Mapping[str, str] | None = None,
-        whole: bool = False,
+        whole: bool | None = None,
         many: bool = False,
         body: Sequence[type[msgspec.Struct]] = (),
         body_required: bool = True,
-        **more: Any,
+        deprecated: bool | None = None,
     ) -> Callable[[F], F]:
-        """Declare a route. ``answers``: by status, a model or (model, description).
+        """Declare a route. ``answer``: a model or (model, description). ``also``: further answers by status.
 
-        ``headers``: headers that the function reads itself, at a tenth of the framework's cost. ``whole``: the route
-        concerns all tenants, so a token of one tenant cannot use it. ``many``: the body is a list, and the function
-        checks the depth of each item. ``body``: messages that the function reads itself.
+        ``headers``: headers that the function reads itself, at a tenth of the framework's cost. ``many``: the body is a
+        list, and the function checks the depth of each item. ``body``: messages that the function reads itself.
         """
-        codes = [*ANYWHERE, *problems]
-        codes += SCOPED if scope is not Scope.PUBLIC else ()
-        codes += UNSAFE if method != "GET" else ()
-        codes += WITH_INPUT if takes_input else ()
-        first = min(answers)
-        responses = {status: _described(answer) for status, answer in answers.items()} | _problems(codes)
+        answers = {status: answer} | dict(also or {})
+        responses: dict[int | str, dict[str, Any]] = {code: _described(one) for code, one in answers.items()}
+        changes = method != "GET"
+        guard_all = self._whole if whole is None else whole
 
         def declare(function: F) -> F:
+            takes_input = changes or bool(inspect.signature(function).parameters.keys() - {"request"})
+            codes = [*ANYWHERE, *problems]
+            codes += [self._missing] if "_id}" in path else ()
+            codes += SCOPED if scope is not Scope.PUBLIC else ()
+            codes += UNSAFE if changes else ()
+            codes += WITH_INPUT if takes_input else ()
             self.router.add_api_route(
                 path,
                 function,
                 methods=[method],
-                status_code=first,
-                responses=responses,
+                status_code=min(answers),
+                summary=summary,
+                deprecated=deprecated,
+                responses=responses | _problems(codes),
                 response_model=None,
                 response_class=Response,
-                route_class_override=_guarded(
-                    scope, whole=whole, checked=method != "GET" and not many, strict=takes_input
-                ),
+                route_class_override=_guarded(scope, whole=guard_all, checked=changes and not many, strict=takes_input),
                 openapi_extra=_security(scope) | _headers(headers or {}) | _body(body, required=body_required),
-                **more,
             )
             return function
 

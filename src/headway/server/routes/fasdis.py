@@ -62,7 +62,7 @@ class FasdisRecord(BaseModel):
     same_worker: bool | None = Field(description="Whether the instance that scheduled it also ran it.")
 
 
-@routes.post("/task", scope=Scope.SUBMIT, answers={200: Scheduled}, problems=SUBMIT_PROBLEMS, summary="Schedule a task")
+@routes.post("/task", Scope.SUBMIT, Scheduled, "Schedule a task", problems=SUBMIT_PROBLEMS)
 async def schedule(
     request: Request,
     wanted: Schedule | None = None,
@@ -74,11 +74,11 @@ async def schedule(
 
 @routes.get(
     "/task",
-    scope=Scope.SUBMIT,
-    answers={200: Scheduled},
+    Scope.SUBMIT,
+    Scheduled,
+    "Schedule a task (use POST)",
     problems=(*SUBMIT_PROBLEMS, "switched_off", "forbidden_origin"),
     deprecated=True,
-    summary="Schedule a task (use POST)",
 )
 async def schedule_by_get(request: Request, priority: Annotated[Lane, Query()] = "low") -> Response:
     """Schedule a task by GET, for old clients. Off if there are tokens, or with `HEADWAY_TASK_BY_GET=false`."""
@@ -91,13 +91,7 @@ async def schedule_by_get(request: Request, priority: Annotated[Lane, Query()] =
     return answer
 
 
-@routes.get(
-    "/task/{task_id}",
-    scope=Scope.READ,
-    answers={200: FasdisRecord},
-    problems=("job_not_found",),
-    summary="A task's record",
-)
+@routes.get("/task/{task_id}", Scope.READ, FasdisRecord, "A task's record")
 async def get_record(request: Request, task_id: TaskId) -> Response:
     """Return a task's record with the fields of fasdis. An unknown id is 404."""
     service = service_of(request)

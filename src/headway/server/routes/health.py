@@ -16,22 +16,13 @@ from headway.server.service import service_of
 routes = Routes("health")
 
 
-@routes.get(
-    "/healthz", scope=Scope.PUBLIC, answers={200: HealthReply}, takes_input=False, summary="Is the process alive"
-)
+@routes.get("/healthz", Scope.PUBLIC, HealthReply, "Is the process alive")
 async def get_health() -> Response:
     """Answer whether the process is alive, whatever the store does."""
     return reply({"status": "ok"})
 
 
-@routes.get(
-    "/readyz",
-    scope=Scope.PUBLIC,
-    answers={200: Readiness},
-    problems=("stopping",),
-    takes_input=False,
-    summary="Can it serve",
-)
+@routes.get("/readyz", Scope.PUBLIC, Readiness, "Can it serve", problems=("stopping",))
 async def get_readiness(request: Request) -> Response:
     """Answer whether the store answers and the server is not about to stop."""
     service = service_of(request)
@@ -44,11 +35,10 @@ async def get_readiness(request: Request) -> Response:
 
 @routes.get(
     "/metrics",
-    scope=Scope.READ,
-    answers={200: (None, "The metrics, in the text format of Prometheus or OpenMetrics.")},
+    Scope.READ,
+    (None, "The metrics, in the text format of Prometheus or OpenMetrics."),
+    "Metrics",
     whole=True,
-    takes_input=False,
-    summary="Metrics",
 )
 async def get_metrics(request: Request) -> Response:
     """Return the metrics of the whole store, the same from any of its servers."""

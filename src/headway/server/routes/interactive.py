@@ -37,12 +37,7 @@ SOCKET_SCOPES = {
 }
 
 
-@routes.post(
-    "/interactive/ticket",
-    scope=Scope.SUBMIT,
-    answers={201: TicketReply},
-    summary="A ticket for a browser's session",
-)
+@routes.post("/interactive/ticket", Scope.SUBMIT, TicketReply, "A ticket for a browser's session", status=201)
 async def make_ticket(request: Request) -> Response:
     """Make a ticket, valid once within 60 s as `?ticket=` of `/interactive`, to open or resume a session."""
     caller = caller_of(request)

@@ -31,26 +31,17 @@ from headway.stores.base import Store
 
 NOTE_MAX = 500
 
-routes = Routes("policy", "/api/v1")
+routes = Routes("policy", "/api/v1", whole=True)
 
 
-@routes.get(
-    "/policy",
-    scope=Scope.READ,
-    answers={200: PolicyReply},
-    takes_input=False,
-    whole=True,
-    summary="The policy in force",
-)
+@routes.get("/policy", Scope.READ, PolicyReply, "The policy in force")
 async def get_policy(request: Request) -> Response:
     """Return the policy in force with its version, whole: what was left out is filled in."""
     store = await service_of(request).store()
     return reply(_values(await read_applied(store, await current_version(store))))
 
 
-@routes.get(
-    "/policy/versions", scope=Scope.READ, answers={200: PolicyVersions}, whole=True, summary="Versions of the policy"
-)
+@routes.get("/policy/versions", Scope.READ, PolicyVersions, "Versions of the policy")
 async def list_versions(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE,
@@ -71,14 +62,7 @@ async def list_versions(
     return page.answer(None)
 
 
-@routes.get(
-    "/policy/versions/{version}",
-    scope=Scope.READ,
-    answers={200: PolicyReply},
-    problems=("policy",),
-    whole=True,
-    summary="One version of the policy",
-)
+@routes.get("/policy/versions/{version}", Scope.READ, PolicyReply, "One version of the policy", problems=("policy",))
 async def get_version(request: Request, version: Annotated[int, Path(ge=0, le=NUMBER_MAX)]) -> Response:
     """Return a version, whether or not it is in force. 0 is the built-in policy."""
     return reply(_values(await read_applied(await service_of(request).store(), version)))
@@ -86,11 +70,10 @@ async def get_version(request: Request, version: Annotated[int, Path(ge=0, le=NU
 
 @routes.put(
     "/policy",
-    scope=Scope.ADMIN,
-    answers={200: (PolicyReply | PolicyChecked, "It is in force; or, with `dry_run`, what it would mean.")},
+    Scope.ADMIN,
+    (PolicyReply | PolicyChecked, "It is in force; or, with `dry_run`, what it would mean."),
+    "Apply a policy",
     problems=("policy",),
-    whole=True,
-    summary="Apply a policy",
 )
 async def put_policy(
     request: Request,
@@ -114,14 +97,7 @@ async def put_policy(
     return reply(_values(applied) | checked)
 
 
-@routes.post(
-    "/policy/rollback",
-    scope=Scope.ADMIN,
-    answers={200: PolicyReply},
-    problems=("policy",),
-    whole=True,
-    summary="Put an earlier policy in force again",
-)
+@routes.post("/policy/rollback", Scope.ADMIN, PolicyReply, "Put an earlier policy in force again", problems=("policy",))
 async def rollback(request: Request, wanted: Rollback) -> Response:
     """Put an earlier version in force again, as a new version: the one before the current, or the one named."""
     service = service_of(request)

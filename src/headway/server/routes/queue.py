@@ -40,9 +40,7 @@ from headway.stores.paging import find_in_steps, get_in_steps
 routes = Routes("queue", "/api/v1")
 
 
-@routes.get(
-    "/queue/stats", scope=Scope.READ, answers={200: QueueStats}, takes_input=False, summary="The queue in numbers"
-)
+@routes.get("/queue/stats", Scope.READ, QueueStats, "The queue in numbers")
 async def get_stats(request: Request) -> Response:
     """Count what waits in each priority, the workers, and what ended in the last minute or so.
 
@@ -57,14 +55,7 @@ async def get_stats(request: Request) -> Response:
     return reply({"queues": _depths(lanes, waiting, now_at), "workers": None, "throughput": None})
 
 
-@routes.get(
-    "/queue/counts",
-    scope=Scope.READ,
-    answers={200: QueueCounts},
-    takes_input=False,
-    whole=True,
-    summary="Everything that the store counts",
-)
+@routes.get("/queue/counts", Scope.READ, QueueCounts, "Everything that the store counts", whole=True)
 async def get_counts(request: Request) -> Response:
     """Count the tasks of each priority by what they do now, and what happened to tasks since the store was made."""
     stats = await service_of(request).client.stats()
@@ -76,14 +67,7 @@ async def get_counts(request: Request) -> Response:
     return reply({"at": write_moment(stats.now_at), "queues": queues, **counts})
 
 
-@routes.get(
-    "/queue/estimates",
-    scope=Scope.READ,
-    answers={200: EstimateAccuracyReply},
-    takes_input=False,
-    whole=True,
-    summary="How estimates turned out",
-)
+@routes.get("/queue/estimates", Scope.READ, EstimateAccuracyReply, "How estimates turned out", whole=True)
 async def get_accuracy(request: Request) -> Response:
     """Return for each priority how often tasks began by the p50 and p90 that their submitters were told."""
     found = summaries(await read_documents(await service_of(request).store()))
@@ -119,7 +103,7 @@ def stats_values(stats: Stats, lanes: list[str]) -> dict[str, object]:
     }
 
 
-@routes.get("/dlq", scope=Scope.READ, answers={200: TaskPage}, problems=("tenant_mismatch",), summary="Dead letters")
+@routes.get("/dlq", Scope.READ, TaskPage, "Dead letters", problems=("tenant_mismatch",))
 async def list_dead_letters(
     request: Request,
     task_type: Annotated[Name | None, Query()] = None,
@@ -148,13 +132,7 @@ async def list_dead_letters(
     return await task_page(service, query, include=read_include(include))
 
 
-@routes.post(
-    "/dlq/{task_id}/replay",
-    scope=Scope.ADMIN,
-    answers={200: TaskState},
-    problems=("job_not_found", "illegal_move"),
-    summary="Queue a dead letter again",
-)
+@routes.post("/dlq/{task_id}/replay", Scope.ADMIN, TaskState, "Queue a dead letter again", problems=("illegal_move",))
 async def replay_one(request: Request, task_id: TaskId) -> Response:
     """Queue a dead letter again with its retries reset. Done twice, it is done once."""
     service, caller = service_of(request), caller_of(request)
@@ -167,13 +145,7 @@ async def replay_one(request: Request, task_id: TaskId) -> Response:
     return reply({"task_id": task_id, "status": state.value})
 
 
-@routes.post(
-    "/dlq/replay",
-    scope=Scope.ADMIN,
-    answers={200: Replayed},
-    problems=("tenant_mismatch",),
-    summary="Queue dead letters again",
-)
+@routes.post("/dlq/replay", Scope.ADMIN, Replayed, "Queue dead letters again", problems=("tenant_mismatch",))
 async def replay_many(request: Request, wanted: Replay) -> Response:
     """Queue up to 1,000 dead letters again: those named, those that fit, or, with `all`, any."""
     service, caller = service_of(request), caller_of(request)
@@ -184,7 +156,7 @@ async def replay_many(request: Request, wanted: Replay) -> Response:
     return reply({"replayed": replayed, "refused": refused, "more": more and bool(replayed)})
 
 
-@routes.post("/dlq/purge", scope=Scope.ADMIN, answers={200: Removed}, summary="Remove dead letters for good")
+@routes.post("/dlq/purge", Scope.ADMIN, Removed, "Remove dead letters for good")
 async def purge(request: Request, wanted: TaskIds) -> Response:
     """Remove up to 1,000 dead letters. Nothing brings them back; tasks that are no dead letters stay."""
     service, caller = service_of(request), caller_of(request)

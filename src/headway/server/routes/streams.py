@@ -33,13 +33,7 @@ sockets = APIRouter(prefix="/api/v1")
 SOCKET_SCOPES = {"/api/v1/tasks/{task_id}/stream": Scope.READ}
 
 
-@routes.post(
-    "/tasks/{task_id}/ticket",
-    scope=Scope.READ,
-    answers={201: TicketReply},
-    problems=("job_not_found",),
-    summary="A ticket for a browser's stream",
-)
+@routes.post("/tasks/{task_id}/ticket", Scope.READ, TicketReply, "A ticket for a browser's stream", status=201)
 async def make_ticket(request: Request, task_id: TaskId) -> Response:
     """Make a ticket, valid once within 60 s as `?ticket=` of this task's `/stream` or `/events`."""
     service, caller = service_of(request), caller_of(request)
@@ -51,13 +45,11 @@ async def make_ticket(request: Request, task_id: TaskId) -> Response:
 
 @routes.get(
     "/tasks/{task_id}/events",
-    scope=Scope.READ,
-    answers={
-        200: (None, "Server-sent events: queued, estimate, started, progress, output, retried, finished."),
-        204: (None, "It has ended, and `Last-Event-ID` says that the client knows: browsers do not come back."),
-    },
-    problems=("job_not_found", "too_many_streams"),
-    summary="A task's story, as it happens",
+    Scope.READ,
+    (None, "Server-sent events: queued, estimate, started, progress, output, retried, finished."),
+    "A task's story, as it happens",
+    also={204: (None, "It has ended, and `Last-Event-ID` says that the client knows: browsers do not come back.")},
+    problems=("too_many_streams",),
 )
 async def get_events(
     request: Request,

@@ -51,17 +51,16 @@ routes = Routes("tasks", "/api/v1")
 
 @routes.post(
     "/tasks",
-    scope=Scope.SUBMIT,
-    answers={
-        201: SubmittedTask,
-        200: (SubmittedTask, "The task that an earlier submit with this key made; or that another one stands for."),
-    },
+    Scope.SUBMIT,
+    SubmittedTask,
+    "Submit a task",
+    status=201,
+    also={200: (SubmittedTask, "The task that an earlier submit with this key made; or that another one stands for.")},
     problems=SUBMIT_PROBLEMS,
     headers={
         "Idempotency-Key": "In place of `idempotency_key`: a second submit with it gives the same task.",
         "traceparent": "W3C trace context: the task's spans join the caller's trace.",
     },
-    summary="Submit a task",
 )
 async def submit_task(request: Request, new: NewTask) -> Response:
     """Keep a task; it runs as soon as the policy lets it.
@@ -82,11 +81,12 @@ async def submit_task(request: Request, new: NewTask) -> Response:
 
 @routes.post(
     "/tasks/bulk",
-    scope=Scope.SUBMIT,
-    answers={201: SubmittedTasks},
+    Scope.SUBMIT,
+    SubmittedTasks,
+    "Submit up to 1,000 tasks, all or none",
+    status=201,
     problems=SUBMIT_PROBLEMS,
     many=True,
-    summary="Submit up to 1,000 tasks, all or none",
 )
 async def submit_tasks(
     request: Request, requests: Annotated[list[NewTask], Body(min_length=1, max_length=BULK_MAX)]
@@ -97,13 +97,7 @@ async def submit_tasks(
     return reply({"tasks": [_submitted(kept) for kept in await submit(service, calls)]}, 201)
 
 
-@routes.get(
-    "/tasks",
-    scope=Scope.READ,
-    answers={200: TaskPage},
-    problems=("tenant_mismatch",),
-    summary="List tasks, newest first",
-)
+@routes.get("/tasks", Scope.READ, TaskPage, "List tasks, newest first", problems=("tenant_mismatch",))
 async def list_tasks(
     request: Request,
     task_id: Annotated[
@@ -148,13 +142,7 @@ async def list_tasks(
     return await task_page(service, query, include=shown, history=history)
 
 
-@routes.get(
-    "/tasks/{task_id}",
-    scope=Scope.READ,
-    answers={200: TaskReply},
-    problems=("job_not_found",),
-    summary="Look at a task",
-)
+@routes.get("/tasks/{task_id}", Scope.READ, TaskReply, "Look at a task")
 async def get_task(request: Request, task_id: TaskId) -> Response:
     """Return all that is known of a task; while it waits also its place, an estimate and why."""
     service = service_of(request)
@@ -171,13 +159,11 @@ async def get_task(request: Request, task_id: TaskId) -> Response:
 
 @routes.delete(
     "/tasks/{task_id}",
-    scope=Scope.SUBMIT,
-    answers={
-        200: (Cancelled, "It is cancelled."),
-        202: (Cancelled, "It runs, and was asked to stop."),
-    },
-    problems=("job_not_found", "illegal_move"),
-    summary="Cancel a task",
+    Scope.SUBMIT,
+    (Cancelled, "It is cancelled."),
+    "Cancel a task",
+    also={202: (Cancelled, "It runs, and was asked to stop.")},
+    problems=("illegal_move",),
 )
 async def cancel_task(request: Request, task_id: TaskId) -> Response:
     """Cancel a task that waits at once; ask one that runs to stop. One that has ended otherwise stays: 409."""
@@ -196,13 +182,7 @@ async def cancel_task(request: Request, task_id: TaskId) -> Response:
     return reply(answer | {"cancel_requested_at": write_moment(asked_at)}, 202)
 
 
-@routes.post(
-    "/tasks/{task_id}/retry",
-    scope=Scope.SUBMIT,
-    answers={200: TaskState},
-    problems=("job_not_found", "illegal_move"),
-    summary="Run a task again",
-)
+@routes.post("/tasks/{task_id}/retry", Scope.SUBMIT, TaskState, "Run a task again", problems=("illegal_move",))
 async def retry_task(request: Request, task_id: TaskId) -> Response:
     """Queue a task again, its counts reset, whatever ending but `completed` it had."""
     service, caller = service_of(request), caller_of(request)
@@ -212,23 +192,13 @@ async def retry_task(request: Request, task_id: TaskId) -> Response:
     return reply({"task_id": task_id, "status": state.value})
 
 
-@routes.post(
-    "/tasks/cancel",
-    scope=Scope.SUBMIT,
-    answers={200: TaskStates},
-    summary="Cancel up to 1,000 tasks",
-)
+@routes.post("/tasks/cancel", Scope.SUBMIT, TaskStates, "Cancel up to 1,000 tasks")
 async def cancel_tasks(request: Request, wanted: TaskIds) -> Response:
     """Cancel tasks that wait at once; ask those that run to stop. Those that have ended stay as they are."""
     return await _change(request, wanted, "cancel")
 
 
-@routes.post(
-    "/tasks/retry",
-    scope=Scope.SUBMIT,
-    answers={200: TaskStates},
-    summary="Run up to 1,000 tasks again",
-)
+@routes.post("/tasks/retry", Scope.SUBMIT, TaskStates, "Run up to 1,000 tasks again")
 async def retry_tasks(request: Request, wanted: TaskIds) -> Response:
     """Queue tasks again, their counts reset, whatever ending but `completed` they had."""
     service_of(request).quotas.submit(caller_of(request), len(wanted.task_ids))
@@ -247,13 +217,7 @@ async def _change(request: Request, wanted: TaskIds, verb: Literal["cancel", "re
     return reply({"tasks": [{"task_id": task_id, "status": found.get(task_id)} for task_id in ids]})
 
 
-@routes.get(
-    "/tasks/{task_id}/why",
-    scope=Scope.READ,
-    answers={200: Why},
-    problems=("job_not_found",),
-    summary="Why a task waits, or has waited",
-)
+@routes.get("/tasks/{task_id}/why", Scope.READ, Why, "Why a task waits, or has waited")
 async def get_why(request: Request, task_id: TaskId) -> Response:
     """Return all reasons why a task waits, the binding one first; once it has started, how long it waited for what."""
     service = service_of(request)
@@ -270,13 +234,7 @@ async def get_why(request: Request, task_id: TaskId) -> Response:
     )
 
 
-@routes.get(
-    "/tasks/{task_id}/output",
-    scope=Scope.READ,
-    answers={200: ProgramOutput},
-    problems=("job_not_found",),
-    summary="The latest output of a program",
-)
+@routes.get("/tasks/{task_id}/output", Scope.READ, ProgramOutput, "The latest output of a program")
 async def get_output(request: Request, task_id: TaskId) -> Response:
     """Return the end of what a program has written so far, up to 16 Ki characters. `result` has all of it."""
     service = service_of(request)
@@ -287,11 +245,7 @@ async def get_output(request: Request, task_id: TaskId) -> Response:
 
 
 @routes.get(
-    "/tasks/{task_id}/estimate",
-    scope=Scope.READ,
-    answers={200: EstimateReply},
-    problems=("job_not_found", "illegal_move"),
-    summary="When a task will begin",
+    "/tasks/{task_id}/estimate", Scope.READ, EstimateReply, "When a task will begin", problems=("illegal_move",)
 )
 async def get_estimate(request: Request, task_id: TaskId) -> Response:
     """Return when a task that waits is expected to begin. One that has begun has no estimate: 409."""

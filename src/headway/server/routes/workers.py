@@ -50,22 +50,21 @@ log = logging.getLogger("headway.server")
 
 UNPUBLISHED = "it differs from the catalogue, and the token is neither bound to it (--tasks) nor has the scope publish"
 
-routes = Routes("workers", "/internal/workers")
+routes = Routes("workers", "/internal/workers", whole=True, missing="worker_unknown")
 
 WorkerId = Annotated[
     str, Path(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+$", description="From the registration.")
 ]
-WORKER_PROBLEMS = ("worker_unknown",)
 
 
 @routes.post(
     "/register",
-    scope=Scope.WORKER,
-    whole=True,
-    body=(RegisterRequest,),
-    answers={201: RegisterReply},
+    Scope.WORKER,
+    RegisterReply,
+    "Register a worker",
+    status=201,
     problems=("too_many", "store_full"),
-    summary="Register a worker",
+    body=(RegisterRequest,),
 )
 async def register(request: Request) -> Response:
     """Register a worker under a new id. Only the token that registered it may use the id.
@@ -100,15 +99,7 @@ async def register(request: Request) -> Response:
     )
 
 
-@routes.post(
-    "/{worker_id}/poll",
-    scope=Scope.WORKER,
-    whole=True,
-    body=(PollRequest,),
-    answers={200: PollReply},
-    problems=(*WORKER_PROBLEMS, "too_many"),
-    summary="Ask for tasks",
-)
+@routes.post("/{worker_id}/poll", Scope.WORKER, PollReply, "Ask for tasks", problems=("too_many",), body=(PollRequest,))
 async def poll(request: Request, worker_id: WorkerId) -> Response:
     """Report results and get tasks, at once or as soon as there are any within `wait_seconds`.
 
@@ -142,12 +133,11 @@ async def poll(request: Request, worker_id: WorkerId) -> Response:
 
 @routes.post(
     "/{worker_id}/result",
-    scope=Scope.WORKER,
-    whole=True,
+    Scope.WORKER,
+    ResultReply,
+    "Report how tasks ended",
+    problems=("lease_lost", "store_full"),
     body=(ResultReport, ResultReports),
-    answers={200: ResultReply},
-    problems=(*WORKER_PROBLEMS, "lease_lost", "store_full"),
-    summary="Report how tasks ended",
 )
 async def result(request: Request, worker_id: WorkerId) -> Response:
     """Report how one or several tasks ended. A repeat gets the same reply. A different report changes nothing."""
@@ -165,13 +155,7 @@ async def result(request: Request, worker_id: WorkerId) -> Response:
 
 
 @routes.post(
-    "/{worker_id}/output",
-    scope=Scope.WORKER,
-    whole=True,
-    body=(OutputUpdate,),
-    answers={200: OutputReply},
-    problems=WORKER_PROBLEMS,
-    summary="Send the latest output of a running task",
+    "/{worker_id}/output", Scope.WORKER, OutputReply, "Send the latest output of a running task", body=(OutputUpdate,)
 )
 async def output(request: Request, worker_id: WorkerId) -> Response:
     """Store the latest output of a task for readers of its events. Progress wakes the readers: send it too."""
@@ -183,13 +167,7 @@ async def output(request: Request, worker_id: WorkerId) -> Response:
 
 
 @routes.post(
-    "/{worker_id}/heartbeat",
-    scope=Scope.WORKER,
-    whole=True,
-    body=(WorkerHeartbeat,),
-    answers={200: WorkerHeartbeatReply},
-    problems=WORKER_PROBLEMS,
-    summary="Send a sign of life",
+    "/{worker_id}/heartbeat", Scope.WORKER, WorkerHeartbeatReply, "Send a sign of life", body=(WorkerHeartbeat,)
 )
 async def heartbeat(request: Request, worker_id: WorkerId) -> Response:
     """Renew the worker and the tasks that it names, or all of them. The reply names the tasks to stop."""
@@ -200,13 +178,11 @@ async def heartbeat(request: Request, worker_id: WorkerId) -> Response:
 
 @routes.post(
     "/{worker_id}/drain",
-    scope=Scope.WORKER,
-    whole=True,
+    Scope.WORKER,
+    DrainReply,
+    "Give a worker no more tasks",
     body=(DrainRequest,),
     body_required=False,
-    answers={200: DrainReply},
-    problems=WORKER_PROBLEMS,
-    summary="Give a worker no more tasks",
 )
 async def drain(request: Request, worker_id: WorkerId) -> Response:
     """Stop handing tasks to the worker; it finishes those it has. With `leave` they go back, and the worker is gone."""
