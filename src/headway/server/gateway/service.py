@@ -29,15 +29,8 @@ from headway.metrics.recorder import MetricsRecorder
 from headway.observability.job_output import KEPT_MAX, Chunk, write_output
 from headway.policy_store.catalogue import CronDocument, TaskEntry, read_tasks
 from headway.policy_store.current import CurrentPolicy
+from headway.protocol import worker as messages
 from headway.protocol.conversion import result_of, token_of
-from headway.protocol.worker import (
-    OutputUpdate,
-    PollRequest,
-    ResultOutcome,
-    ResultReport,
-    WorkerHeartbeat,
-    WorkerHeartbeatReply,
-)
 from headway.security.audit import OPEN
 from headway.security.tokens import covers
 from headway.server.gateway.endings import cut_text
@@ -207,7 +200,7 @@ class WorkerGateway:
     async def poll(
         self,
         worker_id: str,
-        request: PollRequest,
+        request: messages.PollRequest,
         *,
         token_id: str | None = None,
         gone: asyncio.Future[Any] | None = None,
@@ -238,8 +231,8 @@ class WorkerGateway:
         return polled._replace(leases=[lease for lease in polled.leases if lease not in unregistered], more=True)
 
     async def finish(
-        self, worker_id: str, ended: Sequence[ResultReport], *, token_id: str | None = None
-    ) -> list[ResultOutcome]:
+        self, worker_id: str, ended: Sequence[messages.ResultReport], *, token_id: str | None = None
+    ) -> list[messages.ResultOutcome]:
         """Apply results, and return the outcome of each job. A result without the lease does not count.
 
         A dead worker's result counts until another worker has the job. Raises ``WorkerUnknown``.
@@ -252,7 +245,7 @@ class WorkerGateway:
         self.recorder.reported(handed.reports, refused)
         return await handed.conclude(refused)
 
-    async def output(self, worker_id: str, update: OutputUpdate, *, token_id: str | None = None) -> bool:
+    async def output(self, worker_id: str, update: messages.OutputUpdate, *, token_id: str | None = None) -> bool:
         """Write the latest output of a job. Return False if the worker does not hold the job.
 
         Raises ``WorkerUnknown``.
@@ -268,8 +261,8 @@ class WorkerGateway:
         return await write_output(self.store, job_id, lease.epoch, chunks)
 
     async def beat(
-        self, worker_id: str, heartbeat: WorkerHeartbeat, *, token_id: str | None = None
-    ) -> WorkerHeartbeatReply:
+        self, worker_id: str, heartbeat: messages.WorkerHeartbeat, *, token_id: str | None = None
+    ) -> messages.WorkerHeartbeatReply:
         """Renew a worker and the leases that it names, or all of its leases.
 
         A heartbeat that arrives after a later one renews nothing. Raises ``WorkerUnknown``.
@@ -278,7 +271,7 @@ class WorkerGateway:
         await self.in_force.refresh(self.store)
         version, policy = self.in_force.version, self.in_force.policy
         known = heartbeat.policy_version in (None, version)
-        reply = WorkerHeartbeatReply(policy_version=version, policy=None if known else policy_data(policy))
+        reply = messages.WorkerHeartbeatReply(policy_version=version, policy=None if known else policy_data(policy))
         if heartbeat.seq is not None and not await self.registry.is_latest(worker_id, heartbeat.seq):
             await session.read_leases(within=READ_LEASES_EVERY)
             reply.state = (await self.store.exchange(Exchange(worker_id))).worker_state
@@ -293,7 +286,7 @@ class WorkerGateway:
         reply.budgets = session.budgets()
         return reply
 
-    async def _renew(self, session: WorkerSession, heartbeat: WorkerHeartbeat) -> HeartbeatReply:
+    async def _renew(self, session: WorkerSession, heartbeat: messages.WorkerHeartbeat) -> HeartbeatReply:
         registration, policy = session.registration, self.in_force.policy
         if heartbeat.status == "draining":
             await self.store.drain(registration.worker_id)

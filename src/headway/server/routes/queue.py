@@ -20,19 +20,7 @@ from headway.server.problems import Problem
 from headway.server.replies import reply
 from headway.server.routes.task_lookup import Include, TaskId, find, owned, read_include
 from headway.server.routing import Routes, caller_of
-from headway.server.schemas.rest import (
-    BULK_MAX,
-    EstimateAccuracyReply,
-    Name,
-    QueueCounts,
-    QueueStats,
-    Removed,
-    Replay,
-    Replayed,
-    TaskIds,
-    TaskPage,
-    TaskState,
-)
+from headway.server.schemas import rest
 from headway.server.service import Service, service_of
 from headway.stores.base import JobQuery, LaneStats, Stats
 from headway.stores.paging import find_in_steps, get_in_steps
@@ -40,7 +28,7 @@ from headway.stores.paging import find_in_steps, get_in_steps
 routes = Routes("queue", "/api/v1")
 
 
-@routes.get("/queue/stats", Scope.READ, QueueStats, "The queue in numbers")
+@routes.get("/queue/stats", Scope.READ, rest.QueueStats, "The queue in numbers")
 async def get_stats(request: Request) -> Response:
     """Count what waits in each priority, the workers, and what ended in the last minute or so.
 
@@ -55,7 +43,7 @@ async def get_stats(request: Request) -> Response:
     return reply({"queues": _depths(lanes, waiting, now_at), "workers": None, "throughput": None})
 
 
-@routes.get("/queue/counts", Scope.READ, QueueCounts, "Everything that the store counts", whole=True)
+@routes.get("/queue/counts", Scope.READ, rest.QueueCounts, "Everything that the store counts", whole=True)
 async def get_counts(request: Request) -> Response:
     """Count the tasks of each priority by what they do now, and what happened to tasks since the store was made."""
     stats = await service_of(request).client.stats()
@@ -67,7 +55,7 @@ async def get_counts(request: Request) -> Response:
     return reply({"at": write_moment(stats.now_at), "queues": queues, **counts})
 
 
-@routes.get("/queue/estimates", Scope.READ, EstimateAccuracyReply, "How estimates turned out", whole=True)
+@routes.get("/queue/estimates", Scope.READ, rest.EstimateAccuracyReply, "How estimates turned out", whole=True)
 async def get_accuracy(request: Request) -> Response:
     """Return for each priority how often tasks began by the p50 and p90 that their submitters were told."""
     found = summaries(await read_documents(await service_of(request).store()))
@@ -103,12 +91,12 @@ def stats_values(stats: Stats, lanes: list[str]) -> dict[str, object]:
     }
 
 
-@routes.get("/dlq", Scope.READ, TaskPage, "Dead letters", problems=("tenant_mismatch",))
+@routes.get("/dlq", Scope.READ, rest.TaskPage, "Dead letters", problems=("tenant_mismatch",))
 async def list_dead_letters(
     request: Request,
-    task_type: Annotated[Name | None, Query()] = None,
-    priority: Annotated[Name | None, Query()] = None,
-    tenant: Annotated[Name | None, Query()] = None,
+    task_type: Annotated[rest.Name | None, Query()] = None,
+    priority: Annotated[rest.Name | None, Query()] = None,
+    tenant: Annotated[rest.Name | None, Query()] = None,
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE,
     cursor: Annotated[str | None, Query(max_length=64)] = None,
     include: Include = None,
@@ -132,7 +120,9 @@ async def list_dead_letters(
     return await task_page(service, query, include=read_include(include))
 
 
-@routes.post("/dlq/{task_id}/replay", Scope.ADMIN, TaskState, "Queue a dead letter again", problems=("illegal_move",))
+@routes.post(
+    "/dlq/{task_id}/replay", Scope.ADMIN, rest.TaskState, "Queue a dead letter again", problems=("illegal_move",)
+)
 async def replay_one(request: Request, task_id: TaskId) -> Response:
     """Queue a dead letter again with its retries reset. Done twice, it is done once."""
     service, caller = service_of(request), caller_of(request)
@@ -145,8 +135,8 @@ async def replay_one(request: Request, task_id: TaskId) -> Response:
     return reply({"task_id": task_id, "status": state.value})
 
 
-@routes.post("/dlq/replay", Scope.ADMIN, Replayed, "Queue dead letters again", problems=("tenant_mismatch",))
-async def replay_many(request: Request, wanted: Replay) -> Response:
+@routes.post("/dlq/replay", Scope.ADMIN, rest.Replayed, "Queue dead letters again", problems=("tenant_mismatch",))
+async def replay_many(request: Request, wanted: rest.Replay) -> Response:
     """Queue up to 1,000 dead letters again: those named, those that fit, or, with `all`, any."""
     service, caller = service_of(request), caller_of(request)
     ids, more = await _dead_letters(service, caller, wanted)
@@ -156,16 +146,16 @@ async def replay_many(request: Request, wanted: Replay) -> Response:
     return reply({"replayed": replayed, "refused": refused, "more": more and bool(replayed)})
 
 
-@routes.post("/dlq/purge", Scope.ADMIN, Removed, "Remove dead letters for good")
-async def purge(request: Request, wanted: TaskIds) -> Response:
+@routes.post("/dlq/purge", Scope.ADMIN, rest.Removed, "Remove dead letters for good")
+async def purge(request: Request, wanted: rest.TaskIds) -> Response:
     """Remove up to 1,000 dead letters. Nothing brings them back; tasks that are no dead letters stay."""
     service, caller = service_of(request), caller_of(request)
     own = await owned(service, caller, [JobId(task_id) for task_id in wanted.task_ids])
     store = audited(await service.store(), caller.who)
-    return reply({"removed": await store.purge((State.DEAD_LETTER,), own, limit=BULK_MAX) if own else 0})
+    return reply({"removed": await store.purge((State.DEAD_LETTER,), own, limit=rest.BULK_MAX) if own else 0})
 
 
-async def _dead_letters(service: Service, caller: Principal, wanted: Replay) -> tuple[list[JobId], bool]:
+async def _dead_letters(service: Service, caller: Principal, wanted: rest.Replay) -> tuple[list[JobId], bool]:
     tenant = tenant_for(caller, wanted.tenant)
     if wanted.task_ids is not None:
         asked = [JobId(task_id) for task_id in dict.fromkeys(wanted.task_ids)]
@@ -177,6 +167,6 @@ async def _dead_letters(service: Service, caller: Principal, wanted: Replay) -> 
         return fit, False
     if not wanted.all and wanted.task_type is None and wanted.priority is None and wanted.tenant is None:
         raise Problem("invalid", "give task_ids, task_type, priority or tenant; or all: true for every dead letter")
-    query = JobQuery((State.DEAD_LETTER,), wanted.task_type, wanted.priority, tenant, limit=BULK_MAX + 1)
+    query = JobQuery((State.DEAD_LETTER,), wanted.task_type, wanted.priority, tenant, limit=rest.BULK_MAX + 1)
     found = [job.job_id async for job in find_in_steps((await service.store()).find, query)]
-    return found[:BULK_MAX], len(found) > BULK_MAX
+    return found[: rest.BULK_MAX], len(found) > rest.BULK_MAX

@@ -19,24 +19,7 @@ from headway.server.problems import Problem
 from headway.server.replies import reply
 from headway.server.routes.task_lookup import Include, TaskId, find, owned, read_include
 from headway.server.routing import Routes, caller_of
-from headway.server.schemas.rest import (
-    BULK_MAX,
-    TEXT_MAX,
-    Cancelled,
-    EstimateReply,
-    Name,
-    NewTask,
-    ProgramOutput,
-    Status,
-    SubmittedTask,
-    SubmittedTasks,
-    TaskIds,
-    TaskPage,
-    TaskReply,
-    TaskState,
-    TaskStates,
-    Why,
-)
+from headway.server.schemas import rest
 from headway.server.serializers import estimate_values, reason_values, task_values, waited_seconds
 from headway.server.service import service_of
 from headway.server.submit import SUBMIT_PROBLEMS, SubmitResult, describe_waiting, make_call, make_calls, submit
@@ -52,17 +35,19 @@ routes = Routes("tasks", "/api/v1")
 @routes.post(
     "/tasks",
     Scope.SUBMIT,
-    SubmittedTask,
+    rest.SubmittedTask,
     "Submit a task",
     status=201,
-    also={200: (SubmittedTask, "The task that an earlier submit with this key made; or that another one stands for.")},
+    also={
+        200: (rest.SubmittedTask, "The task that an earlier submit with this key made; or that another one stands for.")
+    },
     problems=SUBMIT_PROBLEMS,
     headers={
         "Idempotency-Key": "In place of `idempotency_key`: a second submit with it gives the same task.",
         "traceparent": "W3C trace context: the task's spans join the caller's trace.",
     },
 )
-async def submit_task(request: Request, new: NewTask) -> Response:
+async def submit_task(request: Request, new: rest.NewTask) -> Response:
     """Keep a task; it runs as soon as the policy lets it.
 
     The same `idempotency_key` again gives the same task, with 200 and `Idempotent-Replayed: true`; with other
@@ -82,14 +67,14 @@ async def submit_task(request: Request, new: NewTask) -> Response:
 @routes.post(
     "/tasks/bulk",
     Scope.SUBMIT,
-    SubmittedTasks,
+    rest.SubmittedTasks,
     "Submit up to 1,000 tasks, all or none",
     status=201,
     problems=SUBMIT_PROBLEMS,
     many=True,
 )
 async def submit_tasks(
-    request: Request, requests: Annotated[list[NewTask], Body(min_length=1, max_length=BULK_MAX)]
+    request: Request, requests: Annotated[list[rest.NewTask], Body(min_length=1, max_length=rest.BULK_MAX)]
 ) -> Response:
     """Keep all of the tasks in one step, or none; a problem names the `index` of the task that has it."""
     service = service_of(request)
@@ -97,17 +82,18 @@ async def submit_tasks(
     return reply({"tasks": [_submitted(kept) for kept in await submit(service, calls)]}, 201)
 
 
-@routes.get("/tasks", Scope.READ, TaskPage, "List tasks, newest first", problems=("tenant_mismatch",))
+@routes.get("/tasks", Scope.READ, rest.TaskPage, "List tasks, newest first", problems=("tenant_mismatch",))
 async def list_tasks(
     request: Request,
     task_id: Annotated[
-        list[Name] | None, Query(max_length=NAMED_MAX, description="Only these, in this order; with no other filter.")
+        list[rest.Name] | None,
+        Query(max_length=NAMED_MAX, description="Only these, in this order; with no other filter."),
     ] = None,
-    status: Annotated[list[Status] | None, Query(description="One or several.")] = None,
-    priority: Annotated[Name | None, Query()] = None,
-    task_type: Annotated[Name | None, Query()] = None,
-    tenant: Annotated[Name | None, Query()] = None,
-    worker: Annotated[Name | None, Query(description="The worker that runs it, or ran it last.")] = None,
+    status: Annotated[list[rest.Status] | None, Query(description="One or several.")] = None,
+    priority: Annotated[rest.Name | None, Query()] = None,
+    task_type: Annotated[rest.Name | None, Query()] = None,
+    tenant: Annotated[rest.Name | None, Query()] = None,
+    worker: Annotated[rest.Name | None, Query(description="The worker that runs it, or ran it last.")] = None,
     age: Annotated[float | None, Query(ge=0, le=AGE_MAX, description="At least this many seconds old.")] = None,
     age_max: Annotated[float | None, Query(ge=0, le=AGE_MAX, description="At most this many seconds old.")] = None,
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE,
@@ -142,7 +128,7 @@ async def list_tasks(
     return await task_page(service, query, include=shown, history=history)
 
 
-@routes.get("/tasks/{task_id}", Scope.READ, TaskReply, "Look at a task")
+@routes.get("/tasks/{task_id}", Scope.READ, rest.TaskReply, "Look at a task")
 async def get_task(request: Request, task_id: TaskId) -> Response:
     """Return all that is known of a task; while it waits also its place, an estimate and why."""
     service = service_of(request)
@@ -160,9 +146,9 @@ async def get_task(request: Request, task_id: TaskId) -> Response:
 @routes.delete(
     "/tasks/{task_id}",
     Scope.SUBMIT,
-    (Cancelled, "It is cancelled."),
+    (rest.Cancelled, "It is cancelled."),
     "Cancel a task",
-    also={202: (Cancelled, "It runs, and was asked to stop.")},
+    also={202: (rest.Cancelled, "It runs, and was asked to stop.")},
     problems=("illegal_move",),
 )
 async def cancel_task(request: Request, task_id: TaskId) -> Response:
@@ -182,7 +168,7 @@ async def cancel_task(request: Request, task_id: TaskId) -> Response:
     return reply(answer | {"cancel_requested_at": write_moment(asked_at)}, 202)
 
 
-@routes.post("/tasks/{task_id}/retry", Scope.SUBMIT, TaskState, "Run a task again", problems=("illegal_move",))
+@routes.post("/tasks/{task_id}/retry", Scope.SUBMIT, rest.TaskState, "Run a task again", problems=("illegal_move",))
 async def retry_task(request: Request, task_id: TaskId) -> Response:
     """Queue a task again, its counts reset, whatever ending but `completed` it had."""
     service, caller = service_of(request), caller_of(request)
@@ -192,20 +178,20 @@ async def retry_task(request: Request, task_id: TaskId) -> Response:
     return reply({"task_id": task_id, "status": state.value})
 
 
-@routes.post("/tasks/cancel", Scope.SUBMIT, TaskStates, "Cancel up to 1,000 tasks")
-async def cancel_tasks(request: Request, wanted: TaskIds) -> Response:
+@routes.post("/tasks/cancel", Scope.SUBMIT, rest.TaskStates, "Cancel up to 1,000 tasks")
+async def cancel_tasks(request: Request, wanted: rest.TaskIds) -> Response:
     """Cancel tasks that wait at once; ask those that run to stop. Those that have ended stay as they are."""
     return await _change(request, wanted, "cancel")
 
 
-@routes.post("/tasks/retry", Scope.SUBMIT, TaskStates, "Run up to 1,000 tasks again")
-async def retry_tasks(request: Request, wanted: TaskIds) -> Response:
+@routes.post("/tasks/retry", Scope.SUBMIT, rest.TaskStates, "Run up to 1,000 tasks again")
+async def retry_tasks(request: Request, wanted: rest.TaskIds) -> Response:
     """Queue tasks again, their counts reset, whatever ending but `completed` they had."""
     service_of(request).quotas.submit(caller_of(request), len(wanted.task_ids))
     return await _change(request, wanted, "retry")
 
 
-async def _change(request: Request, wanted: TaskIds, verb: Literal["cancel", "retry"]) -> Response:
+async def _change(request: Request, wanted: rest.TaskIds, verb: Literal["cancel", "retry"]) -> Response:
     """Cancel or retry those of the tasks that are the caller's own. Commands of a lesser scope are audited apart."""
     service, caller = service_of(request), caller_of(request)
     ids = [JobId(task_id) for task_id in wanted.task_ids]
@@ -217,7 +203,7 @@ async def _change(request: Request, wanted: TaskIds, verb: Literal["cancel", "re
     return reply({"tasks": [{"task_id": task_id, "status": found.get(task_id)} for task_id in ids]})
 
 
-@routes.get("/tasks/{task_id}/why", Scope.READ, Why, "Why a task waits, or has waited")
+@routes.get("/tasks/{task_id}/why", Scope.READ, rest.Why, "Why a task waits, or has waited")
 async def get_why(request: Request, task_id: TaskId) -> Response:
     """Return all reasons why a task waits, the binding one first; once it has started, how long it waited for what."""
     service = service_of(request)
@@ -234,7 +220,7 @@ async def get_why(request: Request, task_id: TaskId) -> Response:
     )
 
 
-@routes.get("/tasks/{task_id}/output", Scope.READ, ProgramOutput, "The latest output of a program")
+@routes.get("/tasks/{task_id}/output", Scope.READ, rest.ProgramOutput, "The latest output of a program")
 async def get_output(request: Request, task_id: TaskId) -> Response:
     """Return the end of what a program has written so far, up to 16 Ki characters. `result` has all of it."""
     service = service_of(request)
@@ -245,7 +231,7 @@ async def get_output(request: Request, task_id: TaskId) -> Response:
 
 
 @routes.get(
-    "/tasks/{task_id}/estimate", Scope.READ, EstimateReply, "When a task will begin", problems=("illegal_move",)
+    "/tasks/{task_id}/estimate", Scope.READ, rest.EstimateReply, "When a task will begin", problems=("illegal_move",)
 )
 async def get_estimate(request: Request, task_id: TaskId) -> Response:
     """Return when a task that waits is expected to begin. One that has begun has no estimate: 409."""
@@ -267,8 +253,8 @@ def operator_of(request: Request) -> str | None:
 def read_header(headers: Headers, name: str) -> str | None:
     """Read a header that is text of at most 255 letters. Raises ``Problem``."""
     value = headers.get(name)
-    if value is not None and not 0 < len(value) <= TEXT_MAX:
-        raise Problem("invalid", f"{name}: expected 1 to {TEXT_MAX} letters")
+    if value is not None and not 0 < len(value) <= rest.TEXT_MAX:
+        raise Problem("invalid", f"{name}: expected 1 to {rest.TEXT_MAX} letters")
     return value
 
 

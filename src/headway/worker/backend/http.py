@@ -31,7 +31,6 @@ from headway.policy_store.current import CurrentPolicy
 from headway.protocol import worker as messages
 from headway.protocol.conversion import lease_of, result_of
 from headway.protocol.http_client import REPLY_SECONDS, HttpClient
-from headway.protocol.worker import GRACE_MAX, PollReply, RegisterReply, ResultReport, WorkerHeartbeatReply
 from headway.stores.base import LEASE_CHANNEL, Heartbeat, HeartbeatReply, Progress, Store, Subscription
 from headway.worker.backend.base import AppManifest, EndingOf, JobSource, LeaseTimes, RegisteredWorker
 
@@ -105,7 +104,7 @@ class HttpBackend:
         )
         try:
             reply = await self._caller.ask(
-                f"/internal/workers/{beat.worker.worker_id}/heartbeat", request, WorkerHeartbeatReply
+                f"/internal/workers/{beat.worker.worker_id}/heartbeat", request, messages.WorkerHeartbeatReply
             )
         except WorkerUnknown:
             return HeartbeatReply(0, WorkerState.DEAD, [job_id for job_id, _ in beat.held])
@@ -143,7 +142,7 @@ class HttpBackend:
 
     async def _register(
         self, worker: WorkerInfo, pace: LeaseTimes, known: AppManifest, reserved: int | None
-    ) -> RegisterReply:
+    ) -> messages.RegisterReply:
         request = messages.RegisterRequest(
             capabilities=[offer for offer in worker.offers if not offer.startswith(TASK)],
             capacity=worker.slots,
@@ -156,9 +155,9 @@ class HttpBackend:
             crons=_without_tenants(known.crons),
             heartbeat_seconds=pace.heartbeat,
             dead_after_seconds=pace.dead_after,
-            grace_seconds=min(GRACE_MAX, pace.grace),
+            grace_seconds=min(messages.GRACE_MAX, pace.grace),
         )
-        answer = await self._caller.ask("/internal/workers/register", request, RegisterReply)
+        answer = await self._caller.ask("/internal/workers/register", request, messages.RegisterReply)
         if answer.not_published:
             names = [one.task_type for one in answer.not_published]
             log.warning(
@@ -236,7 +235,7 @@ class HttpJobSource:
         if self._state is WorkerState.DEAD:
             return self._unknown(finished)
         self._hold()
-        answer: tuple[PollReply, list[Lease]] = (PollReply(), [])
+        answer: tuple[messages.PollReply, list[Lease]] = (messages.PollReply(), [])
         if finished or progress or self._request is not None:
             try:
                 answer = await self._hand_in(finished, progress, free, free_below)
@@ -267,7 +266,7 @@ class HttpJobSource:
 
     async def _hand_in(
         self, finished: Sequence[FinishedRun], progress: Sequence[Progress], free: int, free_below: int
-    ) -> tuple[PollReply, list[Lease]]:
+    ) -> tuple[messages.PollReply, list[Lease]]:
         """Report jobs, and claim for slots of no other request. After an error the next call repeats the request."""
         if self._request is None:
             batches = _batches([result_of(end, lease.job_id, lease.token, round(s, 6)) for lease, end, s in finished])
@@ -297,7 +296,7 @@ class HttpJobSource:
             for result in request.results:
                 await self._result_alone(result)
             self._request = None
-            return PollReply(more=True), []
+            return messages.PollReply(more=True), []
         self._request = None
         return answer
 
@@ -319,17 +318,17 @@ class HttpJobSource:
         below = len(leases) if leave_free else sum(lease.lane not in reserve.lanes for lease in leases)
         return free - len(leases), free_below - below
 
-    async def _results(self, results: list[ResultReport]) -> None:
+    async def _results(self, results: list[messages.ResultReport]) -> None:
         await self._caller.ask(f"{self._path}/result", messages.ResultReports(results), dict)
 
-    async def _result_alone(self, result: ResultReport) -> None:
+    async def _result_alone(self, result: messages.ResultReport) -> None:
         """Report one result. If the server refuses it and the job completed, report the job without its result."""
         try:
             await self._results([result])
         except ServerRefused as problem:
             log.error(LogEvent("job.result_refused", job=result.task_id, error=str(problem)))  # noqa: TRY400
             if result.status == "completed":
-                without = ResultReport(
+                without = messages.ResultReport(
                     task_id=result.task_id,
                     status="completed",
                     fence=result.fence,
@@ -397,9 +396,9 @@ class HttpJobSource:
             await asyncio.sleep(delay * random.uniform(0.7, 1.3))
             delay = min(delay * 2, BACKOFF_MAX)
 
-    async def _poll(self, request: messages.PollRequest) -> tuple[PollReply, list[Lease]]:
+    async def _poll(self, request: messages.PollRequest) -> tuple[messages.PollReply, list[Lease]]:
         path, timeout = f"{self._path}/poll", request.wait_seconds + REPLY_SECONDS
-        polled = await self._caller.ask(path, request, PollReply, timeout=timeout)
+        polled = await self._caller.ask(path, request, messages.PollReply, timeout=timeout)
         if self._state is WorkerState.ACTIVE:
             self._state = polled.state
         try:
@@ -471,7 +470,7 @@ class HttpNotifications(LocalEvent):
         delay = BACKOFF_MIN
         while True:
             try:
-                polled = await self._caller.ask(self._path, request, PollReply, timeout=POLL_SECONDS + REPLY_SECONDS)
+                polled = await self._caller.ask(self._path, request, messages.PollReply, timeout=NEWS_WAIT + REPLY_SECONDS)
             except WorkerUnknown:
                 self.notify()
                 return
@@ -495,9 +494,9 @@ def _without_tenants(crons: Sequence[CronDocument]) -> list[CronDocument]:
     return [cron for cron in crons if cron.tenant is None]
 
 
-def _batches(results: Sequence[ResultReport]) -> list[list[ResultReport]]:
+def _batches(results: Sequence[messages.ResultReport]) -> list[list[messages.ResultReport]]:
     """Split results so that no request body grows too large."""
-    batches: list[list[ResultReport]] = []
+    batches: list[list[messages.ResultReport]] = []
     size = BODY_MAX + 1
     for result in results:
         length = 500 if result.result is msgspec.UNSET else 500 + len(bytes(result.result))
