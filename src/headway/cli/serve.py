@@ -18,6 +18,7 @@ from headway.cli.worker import AppPath, LogLevel, run_on_fast_loop
 from headway.client.settings import Settings, load_settings
 from headway.core.errors import ConfigError
 from headway.core.log_event import LogEvent
+from headway.runtime.bounded_wait import wait_until_set
 
 if TYPE_CHECKING:
     import socket
@@ -181,6 +182,4 @@ async def _keep_one(serving: ServeConfig, signals: Any) -> None:
             return
         leave.cancel()
         log.error(LogEvent("server.crashed", code=process.returncode, retry_in=RESTART_PAUSE))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(RESTART_PAUSE):
-                await signals.drain.wait()
+        await wait_until_set(signals.drain, RESTART_PAUSE)

@@ -17,6 +17,7 @@ from headway.cli.store_access import HERE, TargetOptions, reading, run
 from headway.core.errors import StoreError
 from headway.core.job import State
 from headway.core.worker import WorkerState
+from headway.runtime.bounded_wait import wait_until_set
 from headway.stores.base import JobQuery
 from headway.stores.open import mask
 from headway.version import __version__
@@ -61,17 +62,13 @@ async def _watch(place: TargetOptions) -> None:
             while not ended.is_set():
                 live.update(shown, refresh=True)
                 began = time.monotonic()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(REFRESH):
-                        await ended.wait()
+                await wait_until_set(ended, REFRESH)
                 try:
                     shown = await _screen(operator, place)
                 except StoreError as problem:
                     shown = render.text(problem, "red")
                 took = time.monotonic() - began - REFRESH
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(max(0.0, took / SHARE - REFRESH)):
-                        await ended.wait()
+                await wait_until_set(ended, max(0.0, took / SHARE - REFRESH))
 
 
 @contextlib.contextmanager

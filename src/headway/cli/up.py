@@ -17,6 +17,7 @@ from headway.cli.worker import NO_FLAGS, AppPath, LogLevel, Processes, WorkerFla
 from headway.client.settings import load_settings
 from headway.core.errors import ConfigError, StoreError
 from headway.core.job import State
+from headway.runtime.bounded_wait import end_tasks
 from headway.stores.base import JobQuery, Store
 from headway.stores.open import open_store
 
@@ -95,9 +96,7 @@ def up(
         try:
             return await _with_server(parent.run(), server)
         finally:
-            for task in (draining, *watching):
-                task.cancel()
-            await asyncio.gather(draining, *watching, return_exceptions=True)
+            await end_tasks((draining, *watching))
             await _refresh_last(display)
 
     with LiveView(path, demo=path == DEMO_APP, log_level=log_level) as display:

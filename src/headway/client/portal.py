@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from headway.runtime.bounded_wait import end_tasks
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -129,6 +131,4 @@ def _depth_of_caller() -> int:
 async def _end_tasks() -> None:
     """Cancel all other tasks of this loop and wait for them to end."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await end_tasks(tasks)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -13,6 +12,7 @@ from headway.core.errors import HeadwayError, JobNotFound
 from headway.core.event import Event, events_between, merge_output
 from headway.core.job import JobId, JobRecord
 from headway.observability.job_output import output_events
+from headway.runtime.bounded_wait import wait_until_set
 from headway.stores.base import JOB_CHANNEL, Store, Subscription
 
 LINGER = 2.0  # Seconds that a subscription stays open after its last watcher, because another often follows soon.
@@ -131,9 +131,7 @@ class Watcher:
         while True:
             if not self._dirty:
                 self._asked.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(max(0.0, slow_due - time.monotonic())):
-                        await self._asked.wait()
+                await wait_until_set(self._asked, max(0.0, slow_due - time.monotonic()))
             if time.monotonic() >= slow_due:
                 self._dirty |= dict.fromkeys(self._watched)
                 slow_due = time.monotonic() + max(READ_ALL_EVERY, len(self._watched) / READ_ALL_PER_SECOND)

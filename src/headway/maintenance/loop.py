@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable
@@ -12,6 +11,7 @@ from typing import NamedTuple
 from headway.core.errors import StoreError, StoreUnavailable
 from headway.core.log_event import LogEvent
 from headway.observability.outage import Outage
+from headway.runtime.bounded_wait import wait_until_set
 
 log = logging.getLogger("headway.worker")
 
@@ -77,7 +77,5 @@ async def every(
         if wake is None:
             await asyncio.sleep(left)
             continue
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(left):
-                await wake.wait()
+        await wait_until_set(wake, left)
         wake.clear()

@@ -1,9 +1,9 @@
-"""Waits for a bounded time, even for calls that cannot be cancelled at once."""
+"""Waits: for a bounded time, even for calls that cannot be cancelled at once, and for tasks to end."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -31,3 +31,20 @@ def forget(task: asyncio.Task[Any]) -> None:
     """Read how an abandoned task ended, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()
+
+
+async def wait_until_set(event: asyncio.Event, seconds: float) -> bool:
+    """Wait until an event is set, at most this many seconds. Return whether it was set."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
+async def end_tasks(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Cancel tasks, and wait until all have ended, however they end."""
+    ending = list(tasks)
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)

@@ -18,6 +18,7 @@ from headway.metrics.recorder import PUBLISH_EVERY
 from headway.observability.outage import Outage
 from headway.policy_store.current import READ_EVERY
 from headway.policy_store.rule_documents import write_rules
+from headway.runtime.bounded_wait import end_tasks
 from headway.server.gateway.chores import gateway_chores
 from headway.server.gateway.service import WorkerGateway
 from headway.server.service import Service
@@ -34,8 +35,7 @@ async def run_maintenance(service: Service) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
+        await end_tasks([keeping])
 
 
 class MountedMaintenance:

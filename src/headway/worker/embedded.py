@@ -28,6 +28,7 @@ from headway.maintenance.loop import run_chores
 from headway.maintenance.standard import standard_chores
 from headway.metrics.recorder import MetricsRecorder
 from headway.observability.outage import Outage
+from headway.runtime.bounded_wait import end_tasks
 from headway.runtime.os_support import new_worker_id
 from headway.stores.base import Store
 from headway.worker.backend.store import StoreBackend
@@ -218,9 +219,7 @@ class Worker:
         try:
             await asyncio.get_running_loop().run_in_executor(None, stop.wait)
         finally:
-            for task in upkeep:
-                task.cancel()
-            await asyncio.gather(*upkeep, return_exceptions=True)
+            await end_tasks(upkeep)
             if archiver is not None:
                 await archiver.close()
             with contextlib.suppress(StoreError):

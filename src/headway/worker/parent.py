@@ -34,6 +34,7 @@ from headway.metrics.text_format import write_text
 from headway.observability.outage import Outage
 from headway.observability.store_check import StoreCheck
 from headway.policy_store.current import READ_EVERY_IF_NOTIFIED, CurrentPolicy
+from headway.runtime.bounded_wait import end_tasks, wait_until_set
 from headway.runtime.os_support import hide_from_programs, new_worker_id
 from headway.runtime.signals import Signals
 from headway.stores.base import Store
@@ -130,9 +131,7 @@ class Parent:
             raise problems.exceptions[0] from None
         finally:
             self.signals.remove(asyncio.get_running_loop())
-            for chore in self._chores:
-                chore.cancel()
-            await asyncio.gather(*self._chores, return_exceptions=True)
+            await end_tasks(self._chores)
             if self._probes is not None:
                 await self._probes.close()
             if self._backend is not None:
@@ -271,9 +270,7 @@ class RunnerProcess:
                 return
             lasted = self._killed_for is not None or time.monotonic() - began > 10
             pause = 0.05 if lasted else min(pause * 2, RESTART_MAX)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._parent.signals.drain.wait()
+            await wait_until_set(self._parent.signals.drain, pause)
 
     async def _live(self) -> None:
         """Run one runner process, from its start to the return of its last lease."""
@@ -327,9 +324,7 @@ class RunnerProcess:
                 failed = first
             code = await process.wait()
         finally:
-            for helper in helpers:
-                helper.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
+            await end_tasks(helpers)
             self.kill()
             await channel.close()
             held = slot_table.held()
@@ -424,9 +419,7 @@ class RunnerProcess:
         log.info(LogEvent("worker.draining", worker=self._worker_id, grace=self._grace))
         if self._channel is not None:
             self._channel.send(DrainRunner(self._grace))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._grace + REPORT_SECONDS):
-                await self._parent.signals.now.wait()
+        await wait_until_set(self._parent.signals.now, self._grace + REPORT_SECONDS)
         self.kill()
 
     def kill(self) -> None:

@@ -29,6 +29,7 @@ from headway.observability import traces
 from headway.policy_store.catalogue import CronDocument, TaskEntry
 from headway.policy_store.current import READ_EVERY_IF_NOTIFIED
 from headway.protocol.sessions import AddressSigner
+from headway.runtime.bounded_wait import wait_until_set
 from headway.stores.base import Progress, Store, Subscription
 from headway.version import __version__
 from headway.worker import session_transport
@@ -192,9 +193,7 @@ class Runner:
             else:
                 outage.succeeded("register")
                 return True
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(delay * random.uniform(0.7, 1.3)):
-                    await self._left.wait()
+            await wait_until_set(self._left, delay * random.uniform(0.7, 1.3))
             if self._leaving:
                 return False
             delay = min(delay * 2, REGISTER_AGAIN_MAX)
@@ -269,14 +268,10 @@ class Runner:
         self._claimer.stop_claiming()
         if self._job_source is not None:
             self._job_source.leave()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace):
-                await self._idle.wait()
+        await wait_until_set(self._idle, grace)
         for job in list(self._jobs.values()):
             self.stop(job, Stop.DRAIN)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(STOP_SECONDS):
-                await self._idle.wait()
+        await wait_until_set(self._idle, STOP_SECONDS)
         self._claimer.stop()
 
     def kill_jobs(self) -> None:

@@ -24,6 +24,7 @@ from headway.protocol.sessions import (
     proof_of,
     read_from_server,
 )
+from headway.runtime.bounded_wait import end_tasks
 from headway.worker.active_job import ActiveJob
 
 DIAL_SECONDS = 2.0  # Seconds to connect. The server itself waits no longer.
@@ -101,8 +102,7 @@ async def _dialled(lease: Lease, server: str) -> AsyncIterator[TaskSession]:
     try:
         yield task_session
     finally:
-        receiving.cancel()
-        await asyncio.gather(receiving, return_exceptions=True)
+        await end_tasks([receiving])
         await socket.close()
 
 

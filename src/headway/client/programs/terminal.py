@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from headway.runtime.bounded_wait import end_tasks
+
 SUPERVISOR = Path(__file__).with_name("terminal_supervisor.py")
 CHUNK = 32 << 10
 # The only variables passed on, because the worker's environment may hold passwords.
@@ -70,9 +72,7 @@ async def _attend(ctx: TerminalSession, terminal: _Terminal) -> int:
         return exited.result()
     finally:
         parts: list[asyncio.Future[Any]] = [output, *others, exited]
-        for part in parts:
-            part.cancel()
-        await asyncio.gather(*parts, return_exceptions=True)
+        await end_tasks(parts)
 
 
 async def _show(ctx: TerminalSession, terminal: _Terminal) -> None:

@@ -22,6 +22,7 @@ from headway.dispatch.job_source import ClaimResult
 from headway.maintenance.recovery import end_leases
 from headway.policy_store.current import CurrentPolicy
 from headway.protocol.worker import PollRequest, ResultOutcome
+from headway.runtime.bounded_wait import wait_until_set
 from headway.server.gateway.results import ResultBatch
 from headway.server.gateway.session import PendingPoll, WorkerSession
 from headway.stores.base import Store
@@ -292,9 +293,7 @@ class LongPoll:
         timeout = min(self._left(), READ_LEASES_EVERY if self._session.leases and not free else SLOW_POLL)
         if free and self._next_due is not None:
             timeout = min(timeout, self._next_due + 0.001)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, timeout)):
-                await self._poll.wake.wait()
+        await wait_until_set(self._poll.wake, max(0.0, timeout))
         self._poll.wake.clear()
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from headway.core.job import JobId
 from headway.core.lease import Lease
 from headway.dispatch.job_source import StoreJobSource
+from headway.runtime.bounded_wait import end_tasks
 from headway.server.gateway.registry import Registration, WorkerRegistry
 from headway.stores.base import LEASE_CHANNEL, Store, Subscription
 
@@ -207,9 +208,7 @@ class WorkerSession:
     async def close(self) -> None:
         """Close the subscriptions."""
         listeners, self._listeners = self._listeners, []
-        for task in listeners:
-            task.cancel()
-        await asyncio.gather(*listeners, return_exceptions=True)
+        await end_tasks(listeners)
 
     def _close_if_unused(self) -> None:
         if not self.polls and time.monotonic() - self.used >= LINGER - 0.01:

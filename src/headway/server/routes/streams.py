@@ -14,6 +14,7 @@ from starlette.types import Message, Send
 from headway.core.errors import HeadwayError
 from headway.core.job import JobId
 from headway.core.timestamps import write_moment
+from headway.runtime.bounded_wait import end_tasks
 from headway.server.auth import Principal, Scope, authorise, refuse_socket, subprotocol_of, ticket_for
 from headway.server.event_stream import StreamItem, follow, knows_end, read_place, write_place
 from headway.server.problems import Problem, problem_of
@@ -162,9 +163,7 @@ async def _while_connected(websocket: WebSocket, sending: Coroutine[Any, Any, No
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         return sender.done()
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(tasks)
 
 
 def _message(item: StreamItem) -> str | None:

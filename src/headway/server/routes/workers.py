@@ -37,6 +37,7 @@ from headway.protocol.worker import (
     WorkerHeartbeat,
     WorkerHeartbeatReply,
 )
+from headway.runtime.bounded_wait import end_tasks
 from headway.server.auth import Scope
 from headway.server.gateway.declaration import check_tasks, new_worker
 from headway.server.gateway.handout import hand_out
@@ -197,39 +198,20 @@ async def drain(request: Request, worker_id: WorkerId) -> Response:
 
 
 @asynccontextmanager
-async def _until_gone(request: Request, service: Service, *, waits: bool) -> AsyncIterator[asyncio.Future[None]]:
+async def _until_gone(request: Request, service: Service, *, waits: bool) -> AsyncIterator[asyncio.Future[Any]]:
     """Yield a future that is done once the client has disconnected or its token is invalid."""
     token_id = caller_of(request).token_id
-    if not waits:
-        async with _watched([asyncio.ensure_future(_disconnected(request))]) as gone:
+    with contextlib.ExitStack() as stack:
+        ends: list[asyncio.Future[None]] = []
+        if waits:
+            service.quotas.check_held(token_id)
+            ends.append(stack.enter_context(service.hold(token_id)))  # Revoking a token ends what it holds open.
+        leaving = asyncio.ensure_future(_disconnected(request))
+        gone = asyncio.ensure_future(asyncio.wait([leaving, *ends], return_when=asyncio.FIRST_COMPLETED))
+        try:
             yield gone
-        return
-    service.quotas.check_held(token_id)
-    with service.hold(token_id) as ended:  # Revoking a token ends what it holds open.
-        leaving = asyncio.ensure_future(asyncio.shield(ended))
-        async with _watched([asyncio.ensure_future(_disconnected(request)), leaving]) as gone:
-            yield gone
-
-
-@asynccontextmanager
-async def _watched(watching: list[asyncio.Future[None]]) -> AsyncIterator[asyncio.Future[None]]:
-    """Yield a future that is done once one of these is. Cancel them afterwards."""
-    gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def over(_: asyncio.Future[None]) -> None:
-        if not gone.done():
-            gone.set_result(None)
-
-    for watch in watching:
-        watch.add_done_callback(over)
-    try:
-        yield gone
-    finally:
-        for watch in watching:
-            watch.remove_done_callback(over)
-            watch.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(*watching, return_exceptions=True)
+        finally:
+            await end_tasks([gone, leaving])
 
 
 async def _disconnected(request: Request) -> None:

@@ -24,6 +24,7 @@ from headway.maintenance.loop import every
 from headway.maintenance.preemption import EVERY as ROOM_EVERY
 from headway.maintenance.preemption import Preemptor
 from headway.protocol.sessions import PATH, PROOF, RESUME, SERVER, WORKER, AddressRefused, is_proof, proof_of
+from headway.runtime.bounded_wait import end_tasks
 from headway.server.auth import refuse_socket
 from headway.server.problems import Problem
 from headway.server.sessions.listener import SessionListener
@@ -123,9 +124,7 @@ class SessionBroker:
             session.cut(1012, "the server leaves")
             await session.end()
         tasks = [*self._sessions_running, *([self._preempting] if self._preempting else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(tasks)
         await self._dial_in.close()
 
     async def _admit(self, task: Task[Any, Any, Any]) -> None:

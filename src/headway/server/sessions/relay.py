@@ -11,6 +11,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
+from headway.runtime.bounded_wait import end_tasks
+
 DIAL_SECONDS = 2.0
 GOING_AWAY, RESTARTING = 1001, 1012
 
@@ -45,9 +47,7 @@ async def forward(client: WebSocket, worker: ClientConnection, *ends: asyncio.Fu
                 async with asyncio.timeout(DIAL_SECONDS):
                     await client.close(code, reason)
     finally:
-        for task in (to_client, to_worker):
-            task.cancel()
-        await asyncio.gather(to_client, to_worker, return_exceptions=True)
+        await end_tasks((to_client, to_worker))
         await worker.close(GOING_AWAY)
 
 

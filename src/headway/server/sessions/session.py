@@ -28,6 +28,7 @@ from headway.protocol.sessions import (
     read_from_worker,
     write,
 )
+from headway.runtime.bounded_wait import end_tasks, wait_until_set
 from headway.server.serializers import ending_values
 
 ENDED, TAKEN_OVER, REFUSED, HALT = 1000, 4408, 1008, 4409
@@ -104,13 +105,10 @@ class InteractiveSession:
             await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
             sending.cancel()
             if self._final.result().code == HALT:
-                await (
-                    self._parted.wait()
-                )  # The worker ends the job already. A cancel from here would give another reason.
+                # The worker ends the job already. A cancel from here would give another reason.
+                await self._parted.wait()
         finally:
-            for task in (following, leaving):
-                task.cancel()
-            await asyncio.gather(following, leaving, return_exceptions=True)
+            await end_tasks((following, leaving))
             await self._part()
 
     async def end(self) -> None:
@@ -139,10 +137,7 @@ class InteractiveSession:
         """Wait until no client has been connected for as long as the grace."""
         while True:
             await self._alone.wait()
-            try:
-                async with asyncio.timeout(self._grace):
-                    await self._back.wait()
-            except TimeoutError:
+            if not await wait_until_set(self._back, self._grace):
                 return
 
     async def _follow(self) -> None:
@@ -158,9 +153,7 @@ class InteractiveSession:
                 error = {"type": "WorkerDied", "message": "the worker that ran this session is gone"}
                 self._settle(_result({"status": "failed", "result": None, "error": error, "reason": "worker_died"}))
         finally:
-            for task in (watching, missing):
-                task.cancel()
-            await asyncio.gather(watching, missing, return_exceptions=True)
+            await end_tasks((watching, missing))
 
     async def _watch(self) -> SessionEnd:
         """Read the job whenever it changes, until the job or the session has ended."""
@@ -170,9 +163,7 @@ class InteractiveSession:
                     async for job in jobs:
                         if (final := self._judge(job)) is not None:
                             if not final.at_once and self.linked.is_set():
-                                with contextlib.suppress(TimeoutError):
-                                    async with asyncio.timeout(DRAINED):
-                                        await self._parted.wait()
+                                await wait_until_set(self._parted, DRAINED)
                             return final
             except HeadwayError:
                 await asyncio.sleep(READ_RETRY)
@@ -253,10 +244,8 @@ class InteractiveSession:
         """
         connection = await self._take_over()
         self._resume = secrets.token_urlsafe(32)
-        sending, receiving = (
-            asyncio.create_task(self._send_to_client(socket)),
-            asyncio.create_task(self._receive_from_client(socket)),
-        )
+        sending = asyncio.create_task(self._send_to_client(socket))
+        receiving = asyncio.create_task(self._receive_from_client(socket))
         parts: set[asyncio.Future[Any]] = {sending, receiving, connection.displaced, *ends}
         try:
             await asyncio.wait({*parts, self._final}, return_when=asyncio.FIRST_COMPLETED)
@@ -271,15 +260,12 @@ class InteractiveSession:
                 self.cut(RESTARTING if leaving else REFUSED, "the server leaves" if leaving else "the token has ended")
                 await self.end()
             if self._final.done() and self._final.result().at_once and not receiving.done():
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
+                await end_tasks([sending])
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(FINAL_MESSAGE_SECONDS):
                         await self._send_end(socket, self._final.result())
         finally:
-            for task in (sending, receiving):
-                task.cancel()
-            await asyncio.gather(sending, receiving, return_exceptions=True)
+            await end_tasks((sending, receiving))
             connection.left.set()
             if self._connection is connection:
                 self.leave()

@@ -31,6 +31,7 @@ from headway.policy_store.current import CurrentPolicy
 from headway.protocol import worker as messages
 from headway.protocol.conversion import lease_of, result_of
 from headway.protocol.http_client import REPLY_SECONDS, HttpClient
+from headway.runtime.bounded_wait import end_tasks, wait_until_set
 from headway.stores.base import LEASE_CHANNEL, Heartbeat, HeartbeatReply, Progress, Store, Subscription
 from headway.worker.backend.base import AppManifest, EndingOf, JobSource, LeaseTimes, RegisteredWorker
 
@@ -258,9 +259,7 @@ class HttpJobSource:
     async def close(self) -> None:
         self._hold()
         tasks = [task for task in (self._waiting_poll, *self._background) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(tasks)
 
     # ------------------------------------------------------------------ reporting
 
@@ -439,10 +438,7 @@ class LocalEvent:
         self._event.set()
 
     async def wait(self, timeout: float) -> Sequence[JobId] | None:
-        try:
-            async with asyncio.timeout(timeout):
-                await self._event.wait()
-        except TimeoutError:
+        if not await wait_until_set(self._event, timeout):
             return None
         self._event.clear()
         return ()
@@ -470,7 +466,9 @@ class HttpNotifications(LocalEvent):
         delay = BACKOFF_MIN
         while True:
             try:
-                polled = await self._caller.ask(self._path, request, messages.PollReply, timeout=NEWS_WAIT + REPLY_SECONDS)
+                polled = await self._caller.ask(
+                    self._path, request, messages.PollReply, timeout=POLL_SECONDS + REPLY_SECONDS
+                )
             except WorkerUnknown:
                 self.notify()
                 return
