@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 from headway.core.diagnostics import JobDiagnostics, QueueDiagnostics
 from headway.core.errors import IdempotencyConflict, StoreError
-from headway.core.job import ClassKey, JobId, JobRecord, NewJob, State, SubmitReply
+from headway.core.job import ClassKey, JobId, NewJob, SubmitReply
 from headway.core.lease import TOKEN_BYTES, Lease, Report
 from headway.core.policy.document import Keep
-from headway.core.policy.ladder import Preemption
 from headway.core.snapshot import ClassView, Plan, Snapshot, Take
 from headway.core.worker import WorkerState
 from headway.stores.base import (
@@ -27,8 +26,6 @@ from headway.stores.base import (
     ExchangeReply,
     Heartbeat,
     HeartbeatReply,
-    JobQuery,
-    LaneStats,
     Stats,
     Store,
     Subscription,
@@ -89,6 +86,17 @@ class SplitStore:
             quiet=None,
         )
         self.namespace = durable.namespace
+        # Verbs for durable jobs only: transient jobs have no tenant and no lease, and cannot be read or changed.
+        self.leases = durable.leases
+        self.waiting_of = durable.waiting_of
+        self.schema = durable.schema
+        self.read = durable.read
+        self.cancel = durable.cancel
+        self.preempt = durable.preempt
+        self.retry = durable.retry
+        self.get = durable.get
+        self.find = durable.find
+        self.purge = durable.purge
         self._views: dict[ClassKey, ClassView] = {}  # The classes of the transient store, as last seen.
         self._read_at = -IDLE_SECONDS  # When they were read, on the monotonic clock.
         self._waiting: set[str] = set()  # The workers that wait at the transient store, as far as we know.
@@ -321,9 +329,6 @@ class SplitStore:
         with contextlib.suppress(StoreError):
             await self._durable.exchange(Exchange(worker_id, os.urandom(TOKEN_BYTES), plan=Plan()))
 
-    async def leases(self, *, worker_id: str | None = None, limit: int = 1_000, payloads: bool = True) -> list[Lease]:
-        return await self._durable.leases(worker_id=worker_id, limit=limit, payloads=payloads)
-
     async def mark_dead(self, worker_id: str, *, left: bool = False) -> None:
         await self._durable.mark_dead(worker_id, left=left)
         self._begun.pop(worker_id, None)
@@ -338,10 +343,8 @@ class SplitStore:
 
     def subscribe(self, name: str) -> Subscription:
         subscription = self._durable.subscribe(name)
-        if name.startswith(JOB_CHANNEL) or name.endswith(
-            LEASE_CHANNEL
-        ):  # Transient jobs are neither watched nor cancelled.
-            return subscription
+        if name.startswith(JOB_CHANNEL) or name.endswith(LEASE_CHANNEL):
+            return subscription  # Transient jobs are neither watched nor cancelled.
         return SplitSubscription(subscription, lambda: self._transient.subscribe(name))
 
     # ------------------------------------------------------------------ snapshots and diagnosis
@@ -354,9 +357,6 @@ class SplitStore:
         stats = await self._durable.stats()
         other = await self._transient.ask(lambda store: store.stats())
         return stats if other is None else join_stats(stats, other)
-
-    async def waiting_of(self, tenant: str) -> dict[str, LaneStats]:
-        return await self._durable.waiting_of(tenant)  # A transient job has no tenant.
 
     async def diagnose(self) -> QueueDiagnostics:
         await self._read_views()
@@ -383,13 +383,7 @@ class SplitStore:
             return facts | {"transient jobs": f"refused, their store is away: {self._transient.away}"}
         return facts | {"transient jobs": f"in {other['store']}"}
 
-    async def schema(self) -> tuple[int | None, int]:
-        return await self._durable.schema()
-
     # ------------------------------------------------------------------ documents and upkeep
-
-    async def read(self, kind: str, name: str | None = None) -> list[Document]:
-        return await self._durable.read(kind, name)
 
     async def write(self, kind: str, name: str, body: bytes | None, *, if_version: int | None = None) -> int | None:
         version = await self._durable.write(kind, name, body, if_version=if_version)
@@ -411,26 +405,6 @@ class SplitStore:
     async def _send_rules(self, store: Store) -> None:
         """Send the rules to a transient store that was unavailable."""
         await _write_rules(store, await self._durable.read(RULES))
-
-    # ------------------------------------------------------------------ durable jobs
-
-    async def cancel(self, job_ids: Sequence[JobId], reason: str = "cancelled") -> list[State | None]:
-        return await self._durable.cancel(job_ids, reason)
-
-    async def preempt(self, amendments: Sequence[Preemption]) -> list[bool]:
-        return await self._durable.preempt(amendments)
-
-    async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
-        return await self._durable.retry(job_ids)
-
-    async def get(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
-        return await self._durable.get(job_ids)
-
-    async def find(self, query: JobQuery) -> list[JobRecord]:
-        return await self._durable.find(query)
-
-    async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:
-        return await self._durable.purge(states, job_ids, limit=limit)
 
 
 def _transient_reports(finished: Sequence[Report]) -> Sequence[Report]:
