@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from headway.security.tokens import id_of, list_tokens, revoke_token
-from headway.server.auth import FailureLimiter, Principal, Scope, tenant_for, until_ended
+from headway.server.auth import FailureLimiter, Principal, Scope, tenant_for
 from headway.server.problems import Problem
-from tests.server.door import House, connection
+from tests.server.door import House
 
 SCOPES = [scope for scope in Scope if scope is not Scope.PUBLIC]
 
@@ -320,8 +320,7 @@ async def test_what_is_held_open_is_told_when_its_token_is_revoked(house: House)
     house.tokens.every = 0.02
     token = await house.token("read")
     assert (await house.ask("GET", "/read", token=token)).status == 200
-    caller = Principal(frozenset({Scope.READ}), token_id=id_of(token))
-    waiting = asyncio.ensure_future(until_ended(connection(house, {"type": "http"}), caller))
+    waiting = asyncio.ensure_future(house.tokens.ended(id_of(token)))
     await house.tokens.follow_anew()
     assert not waiting.done()
     await revoke_token(house.store, id_of(token), now_at=2)

@@ -220,12 +220,6 @@ async def ticket_for(connection: HTTPConnection, caller: Principal) -> tuple[str
     return await make_ticket(store, token_id=caller.token_id, subject=path.removesuffix(TICKET))
 
 
-async def until_ended(connection: HTTPConnection, caller: Principal) -> None:
-    """Wait until the caller's token is revoked or has expired, so that open connections must end."""
-    auth: AuthState = connection.app.state.auth
-    await auth.tokens.ended(caller.token_id)
-
-
 def subprotocol_of(websocket: WebSocket) -> str | None:
     """Return the subprotocol to accept a WebSocket with, if the client offered ours. It never is the token.
 

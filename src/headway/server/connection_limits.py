@@ -9,11 +9,10 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from headway.server.guard import ADDED, CSP
+from headway.server.guard import ADDED
 from headway.server.problems import PROBLEM_JSON, Problem
 from headway.server.problems import body as problem_body
 
-HEADERS = ((b"content-security-policy", CSP.encode()), *ADDED)
 HEAD_MAX = 64 << 10  # Bytes of a request head. Common proxies accept 8 to 32 kB.
 HEAD_SECONDS = 10.0  # Seconds to receive a request head. Browsers and proxies send it at once.
 READ_SECONDS = 30.0  # Seconds without progress after which a peer counts as gone.
@@ -132,7 +131,7 @@ class HttpProtocol(SlowReaderGuard, HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Reply to what the parser cannot read with a problem and the usual headers."""
         body = problem_body(Problem("malformed", msg))
-        added = [(b"content-type", PROBLEM_JSON.encode()), (b"content-length", b"%d" % len(body)), *HEADERS]
+        added = [(b"content-type", PROBLEM_JSON.encode()), (b"content-length", b"%d" % len(body)), *ADDED]
         head = b"".join(b"%s: %s\r\n" % pair for pair in [*added, (b"connection", b"close")])
         self.transport.write(b"HTTP/1.1 400 Bad Request\r\n" + head + b"\r\n" + body)
         self.transport.close()

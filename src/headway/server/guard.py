@@ -12,7 +12,7 @@ import functools
 import re
 import time
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import accumulate
 from typing import Any
 
@@ -49,11 +49,6 @@ CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
-# For third-party pages with inline styles and without trusted types, such as interactive docs.
-CSP_DOCS = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-)
 
 _WATCHED = frozenset(
     {
@@ -88,13 +83,13 @@ _FORWARDING_ENDS = (b"client-ip", b"clientip", b"connecting-ip", b"connecting-ip
 _FORWARDING_WORD = b"forwarded"
 _OWN_SITES = frozenset({None, b"same-origin", b"none"})
 ADDED = (
+    (b"content-security-policy", CSP.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-_CSP_NAME = b"content-security-policy"
-_REPLACED = frozenset({_CSP_NAME, b"server", *(name for name, _ in ADDED)})
+_REPLACED = frozenset({b"server", *(name for name, _ in ADDED)})
 _Headers = dict[bytes, bytes]
 
 # A string, or one without an end, so that an invalid body takes no more time than a valid one.
@@ -105,7 +100,7 @@ _NO_BRACKETS = bytes(letter for letter in range(256) if letter not in b"[]{}")
 
 class Guard:
     """The middleware. ``hosts``: further host names that a server without tokens accepts. ``origins``: other origins
-    whose pages may open WebSockets. ``relaxed``: content security policies by path.
+    whose pages may open WebSockets.
     """
 
     def __init__(
@@ -115,7 +110,6 @@ class Guard:
         *,
         hosts: Iterable[str] = (),
         origins: Iterable[str] = (),
-        relaxed: Mapping[str, str] | None = None,
         body_max: int = BODY_MAX,
         bulk_max: int = BULK_MAX,
         body_seconds: float = BODY_SECONDS,
@@ -127,8 +121,6 @@ class Guard:
         self._body_max = body_max
         self._bulk_max = max(body_max, bulk_max)
         self._slow = _SlowBodyTimer(body_seconds)
-        self._added = [(_CSP_NAME, CSP.encode()), *ADDED]
-        self._relaxed = {path: [(_CSP_NAME, policy.encode()), *ADDED] for path, policy in (relaxed or {}).items()}
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -141,7 +133,7 @@ class Guard:
                     await within(READY_SECONDS, self._tokens.refresh())
                 else:
                     await self._tokens.refresh()
-        guarded = _GuardedResponse(send, self._relaxed.get(path, self._added))
+        guarded = _GuardedResponse(send)
         try:
             body = self._admit(scope, path)
         except Problem as problem:
@@ -326,11 +318,10 @@ class _SlowBodyTimer:
 class _GuardedResponse:
     """Sends a response with our headers, or instead the problem of the request."""
 
-    __slots__ = ("_added", "_send", "body", "started")
+    __slots__ = ("_send", "body", "started")
 
-    def __init__(self, send: Send, added: list[tuple[bytes, bytes]]) -> None:
+    def __init__(self, send: Send) -> None:
         self._send = send
-        self._added = added
         self.body: _BoundedBody | None = None
         self.started = False
 
@@ -341,7 +332,7 @@ class _GuardedResponse:
                 return  # The application complains about a body that it never got. The guard replies with the cause.
             self.started = True
             kept = [pair for pair in message.get("headers", ()) if pair[0].lower() not in _REPLACED]
-            message["headers"] = kept + self._added
+            message["headers"] = [*kept, *ADDED]
         elif kind == "http.response.body" and not self.started:
             return
         elif kind in ("websocket.accept", "websocket.close"):

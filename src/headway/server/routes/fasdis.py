@@ -29,7 +29,7 @@ routes = Routes("fasdis")
 class Schedule(Body):
     """What to schedule; everything may be left out."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"priority": "high"}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"priority": "high"}]})
 
     priority: Lane | None = None
     task_type: Name = DEFAULT_TASK

@@ -19,6 +19,14 @@ Capability = Annotated[str, StringConstraints(min_length=1, max_length=100, patt
 Seconds = Annotated[float, Field(gt=0, le=SECONDS_MAX, allow_inf_nan=False)]
 
 
+NEW_TASK: dict[str, Any] = {
+    "task_type": "demo.sleep",
+    "parameters": {"seconds": 2},
+    "priority": "high",
+    "idempotency_key": "order-9",
+}
+
+
 class Body(BaseModel):
     """A request body. An unknown member is an error, because it is most likely a misspelt one."""
 
@@ -28,19 +36,7 @@ class Body(BaseModel):
 class NewTask(Body):
     """A task to run."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {
-                    "task_type": "demo.sleep",
-                    "parameters": {"seconds": 2},
-                    "priority": "high",
-                    "idempotency_key": "order-9",
-                }
-            ]
-        },
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [NEW_TASK]})
 
     task_type: Name = Field(description="The task's name. One that no worker has registered waits for such a worker.")
     parameters: dict[str, Any] = Field(
@@ -215,19 +211,17 @@ class TaskPage(BaseModel):
     next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null at the end.")
 
 
-class Cancelled(BaseModel):
-    """The result of a cancel."""
-
-    task_id: str
-    status: Status
-    cancel_requested_at: datetime | None = None
-
-
 class TaskState(BaseModel):
     """Where a task stands now."""
 
     task_id: str
     status: Status
+
+
+class Cancelled(TaskState):
+    """The result of a cancel."""
+
+    cancel_requested_at: datetime | None = None
 
 
 class TaskIds(Body):
@@ -447,7 +441,7 @@ class WorkerDrained(BaseModel):
 class Pause(Body):
     """What to pause or resume; nothing named means everything."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"lane": "low"}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"lane": "low"}]})
 
     lane: Name | None = None
     task_type: Name | None = None
