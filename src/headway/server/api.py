@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from headway.client.app import Headway
@@ -60,10 +59,12 @@ def headway_api(
             service.stop()
             await service.close()
 
-    api = FastAPI(
+    api = _DocumentedApi(
         title="Headway",
         version=__version__,
         description=ABOUT,
+        license_info=LICENSE,
+        openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
@@ -76,7 +77,6 @@ def headway_api(
         api.include_router(family.routes.router)
     api.include_router(streams.sockets)
     api.include_router(interactive.sockets)
-    api.openapi = _describe(api)  # type: ignore[method-assign]
     add_docs(api)
     api.add_middleware(MountedMaintenance, service=service)
     body_max = app.settings.http_payload_max + AROUND
@@ -104,19 +104,12 @@ def client_of(app: Headway) -> Callable[[], Any]:
     return client
 
 
-def _describe(api: FastAPI) -> Callable[[], dict[str, Any]]:
-    """Return a function that builds the OpenAPI document, with our problems instead of the framework's errors."""
+class _DocumentedApi(FastAPI):
+    """An application whose OpenAPI document has our problems instead of the framework's errors."""
 
-    def describe() -> dict[str, Any]:
-        if api.openapi_schema is None:
-            schema = get_openapi(
-                title=api.title,
-                version=api.version,
-                description=api.description,
-                routes=api.routes,
-                license_info=LICENSE,
-                tags=[{"name": name, "description": text} for name, text in TAGS.items()],
-            )
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            schema = super().openapi()
             schemas = schema["components"]["schemas"]
             for name in ("HTTPValidationError", "ValidationError"):
                 schemas.pop(name, None)
@@ -130,10 +123,7 @@ def _describe(api: FastAPI) -> Callable[[], dict[str, Any]]:
                     unprocessable = operation["responses"].get("422")
                     if unprocessable and "application/json" in unprocessable.get("content", {}):
                         del operation["responses"]["422"]["content"]["application/json"]
-            api.openapi_schema = schema
-        return api.openapi_schema
-
-    return describe
+        return self.openapi_schema or {}
 
 
 _PROBLEM = {

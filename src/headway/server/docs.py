@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
@@ -13,20 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from headway.server.auth import Scope
 
-STYLE = """
-:root { color-scheme: light dark; --line: #8884; --soft: #8882; --accent: #0a7d55; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { margin-bottom: 0; } h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line); text-transform: capitalize; }
-details { border: 1px solid var(--line); border-radius: .4rem; margin: .5rem 0; padding: .4rem .8rem; }
-summary { cursor: pointer; } summary code { font-weight: 600; }
-.method { display: inline-block; width: 4.2rem; font: 600 .8rem ui-monospace, monospace; color: var(--accent); }
-.scope { float: right; font-size: .8rem; opacity: .7; }
-.old { text-decoration: line-through; }
-pre { background: var(--soft); padding: .7rem; border-radius: .4rem; overflow: auto; font-size: .85rem; }
-table { border-collapse: collapse; width: 100%; font-size: .9rem; }
-td { padding: .2rem .8rem .2rem 0; vertical-align: top; }
-tr + tr td { border-top: 1px solid var(--line); }
-"""
+STYLE = Path(__file__).with_name("docs.css").read_text()
 
 
 def add_docs(api: FastAPI) -> None:

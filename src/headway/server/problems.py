@@ -23,46 +23,22 @@ log = logging.getLogger("headway.server")
 PROBLEM_JSON = "application/problem+json"
 
 # Every code of a reply, with its HTTP status. Clients match on the code; the text may change.
-STATUSES: Mapping[str, int] = {
-    "malformed": 400,
-    "unauthenticated": 401,
-    "forbidden": 403,
-    "tenant_mismatch": 403,
-    "forbidden_origin": 403,
-    "forwarded": 403,
-    "not_found": 404,
-    "job_not_found": 404,
-    "worker_not_found": 404,
-    "method_not_allowed": 405,
-    "switched_off": 405,
-    "idempotency_conflict": 409,
-    "illegal_move": 409,
-    "lease_lost": 409,
-    "worker_unknown": 409,
-    "policy_conflict": 409,
-    "not_stored": 409,
-    "payload_too_large": 413,
-    "too_large": 413,
-    "unsupported_media_type": 415,
-    "wrong_host": 421,
-    "invalid": 422,
-    "bad_arguments": 422,
-    "payload": 422,
-    "config": 422,
-    "policy": 422,
-    "unknown_option": 422,
-    "queue_full": 429,
-    "too_many": 429,
-    "too_many_attempts": 429,
-    "too_many_streams": 429,
-    "rate_exceeded": 429,
-    "store_unavailable": 503,
-    "store_busy": 503,
-    "store_full": 503,
-    "store": 503,
-    "stopping": 503,
-    "internal": 500,
+_CODES: Mapping[int, tuple[str, ...]] = {
+    400: ("malformed",),
+    401: ("unauthenticated",),
+    403: ("forbidden", "tenant_mismatch", "forbidden_origin", "forwarded"),
+    404: ("not_found", "job_not_found", "worker_not_found"),
+    405: ("method_not_allowed", "switched_off"),
+    409: ("idempotency_conflict", "illegal_move", "lease_lost", "worker_unknown", "policy_conflict", "not_stored"),
+    413: ("payload_too_large", "too_large"),
+    415: ("unsupported_media_type",),
+    421: ("wrong_host",),
+    422: ("invalid", "bad_arguments", "payload", "config", "policy", "unknown_option"),
+    429: ("queue_full", "too_many", "too_many_attempts", "too_many_streams", "rate_exceeded"),
+    500: ("internal",),
+    503: ("store_unavailable", "store_busy", "store_full", "store", "stopping"),
 }
+STATUSES: Mapping[str, int] = {code: status for status, codes in _CODES.items() for code in codes}
 FIELD_MAX, TEXT_MAX = 100, 300  # Characters of the caller's input that a reply repeats.
 DETAIL_MAX = 2_000  # Characters of the detail of a problem, including the caller's input.
 PROBLEMS_MAX = 100  # Mistakes in a policy that a reply lists.
@@ -124,9 +100,8 @@ def problem_of(error: HeadwayError) -> Problem:
         ]
     if isinstance(index := error.facts.get("index"), int):
         facts["index"] = index
-    if (
-        isinstance(error, QueueFull) and error.facts.get("tenant") is None
-    ):  # Tenants do not learn the figures of other tenants.
+    if isinstance(error, QueueFull) and error.facts.get("tenant") is None:
+        # Tenants do not learn the figures of other tenants.
         return Problem(code, "as many tasks wait as the policy allows (max_depth); try again later", **facts)
     if isinstance(error, IdempotencyConflict):
         return Problem(code, "this idempotency key was used before, with another task or other parameters", **facts)
@@ -184,12 +159,6 @@ def invalid(errors: Sequence[Any]) -> Problem:
     """Return the problem for invalid fields. It never repeats their values, which may be secret or large."""
     if any(str(error.get("type", "")).startswith("json_invalid") for error in errors):
         return Problem("malformed", "the body is not JSON")
-    found = [
-        {
-            "field": _field(error["loc"]),
-            "text": str(error["msg"])[:TEXT_MAX],
-        }
-        for error in errors[:20]
-    ]
+    found = [{"field": _field(error["loc"]), "text": str(error["msg"])[:TEXT_MAX]} for error in errors[:20]]
     text = "; ".join(f"{one['field']}: {one['text']}" for one in found[:3])
     return Problem("invalid", text, errors=found)

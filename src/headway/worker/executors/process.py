@@ -88,7 +88,7 @@ class ProcessExecutor:
     def shrink(self, job: ActiveJob) -> None:
         child = self._busy.get(job)
         if child is not None:
-            child.tell(wire.BudgetChange(job.lease.limit_ms))
+            child.send(wire.BudgetChange(job.lease.limit_ms))
 
     async def close(self) -> None:
         for child in (*self._idle, *self._busy.values()):
@@ -134,7 +134,7 @@ class _Child:
         child = cls(process, reader, writer, link)
         try:
             async with asyncio.timeout(START_TIMEOUT):
-                child._send(hello)
+                child.send(hello)
                 answer = await child._receive()
         except BaseException:
             child.kill()
@@ -149,7 +149,7 @@ class _Child:
         return self._process.poll() is None
 
     async def run(self, job: wire.RunJob, running: ActiveJob) -> wire.JobEnd:
-        self._send(job)
+        self.send(job)
         while True:
             message = await self._receive()
             if isinstance(message, wire.JobProgress):
@@ -168,10 +168,6 @@ class _Child:
             self._process.send_signal(signal.SIGTERM)
         asyncio.get_running_loop().call_later(STOP_GRACE, self.kill)
 
-    def tell(self, message: wire.Message) -> None:
-        """Send a message to the job that runs."""
-        self._send(message)
-
     def kill(self) -> None:
         """Kill the process and everything it started."""
         self.end_all()
@@ -187,7 +183,7 @@ class _Child:
         if link is not None:
             os.close(link)
 
-    def _send(self, message: wire.Message) -> None:
+    def send(self, message: wire.Message) -> None:
         self._writer.write(wire.pack(message))
 
     async def _receive(self) -> Any:
