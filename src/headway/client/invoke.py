@@ -5,14 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    AsyncExitStack,
-    ExitStack,
-    asynccontextmanager,
-    contextmanager,
-)
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from headway.client.context import Context
@@ -59,6 +52,10 @@ def invoke_plain(
         return function(*args, **kwargs, **found)
 
 
+# A dependency sees the task's error but cannot suppress it, because the functions that close it return None. Otherwise
+# the job would count as a success, and outer dependencies would commit what they should roll back.
+
+
 class _AsyncResolver:
     def __init__(self, context: Context, stack: AsyncExitStack) -> None:
         self._context, self._stack = context, stack
@@ -72,9 +69,15 @@ class _AsyncResolver:
         for name, needed in _needs(provider).items():
             arguments[name] = self._context if needed is None else await self.resolve(needed)
         if inspect.isasyncgenfunction(provider):
-            value = await self._stack.enter_async_context(_ReraisingAsync(asynccontextmanager(provider)(**arguments)))
+            manager = asynccontextmanager(provider)(**arguments)
+            value = await manager.__aenter__()
+
+            async def close(*problem: Any) -> None:
+                await manager.__aexit__(*problem)
+
+            self._stack.push_async_exit(close)
         elif inspect.isgeneratorfunction(provider):
-            value = self._stack.enter_context(_Reraising(contextmanager(provider)(**arguments)))
+            value = _enter(self._stack, provider, arguments)
         else:
             value = provider(**arguments)
             if inspect.isawaitable(value):
@@ -96,10 +99,15 @@ class _PlainResolver:
             name: self._context if needed is None else self.resolve(needed) for name, needed in _needs(provider).items()
         }
         if inspect.isasyncgenfunction(provider):
-            manager = _OnLoop(asynccontextmanager(provider)(**arguments), self._bounce)
-            value = self._stack.enter_context(manager)
+            manager = asynccontextmanager(provider)(**arguments)
+            value = self._bounce(manager.__aenter__())
+
+            def close(*problem: Any) -> None:
+                self._bounce(manager.__aexit__(*problem))
+
+            self._stack.push(close)
         elif inspect.isgeneratorfunction(provider):
-            value = self._stack.enter_context(_Reraising(contextmanager(provider)(**arguments)))
+            value = _enter(self._stack, provider, arguments)
         else:
             value = provider(**arguments)
             if inspect.isawaitable(value):
@@ -108,47 +116,15 @@ class _PlainResolver:
         return value
 
 
-# A dependency sees the task's error but cannot suppress it. Otherwise the job would count as a success, and outer
-# dependencies would commit what they should roll back.
+def _enter(stack: ExitStack | AsyncExitStack, provider: Any, arguments: Mapping[str, Any]) -> Any:
+    manager = contextmanager(provider)(**arguments)
+    value = manager.__enter__()
 
+    def close(*problem: Any) -> None:
+        manager.__exit__(*problem)
 
-class _Reraising(AbstractContextManager[Any]):
-    """A context manager that never suppresses an error."""
-
-    def __init__(self, manager: AbstractContextManager[Any]) -> None:
-        self._manager = manager
-
-    def __enter__(self) -> Any:
-        return self._manager.__enter__()
-
-    def __exit__(self, *problem: Any) -> None:
-        self._manager.__exit__(*problem)
-
-
-class _ReraisingAsync(AbstractAsyncContextManager[Any]):
-    """An async context manager that never suppresses an error."""
-
-    def __init__(self, manager: AbstractAsyncContextManager[Any]) -> None:
-        self._manager = manager
-
-    async def __aenter__(self) -> Any:
-        return await self._manager.__aenter__()
-
-    async def __aexit__(self, *problem: Any) -> None:
-        await self._manager.__aexit__(*problem)
-
-
-class _OnLoop(AbstractContextManager[Any]):
-    """An async context manager for use in a thread. It never suppresses an error."""
-
-    def __init__(self, manager: AbstractAsyncContextManager[Any], bounce: RunOnLoop) -> None:
-        self._manager, self._bounce = manager, bounce
-
-    def __enter__(self) -> Any:
-        return self._bounce(self._manager.__aenter__())
-
-    def __exit__(self, *problem: Any) -> None:
-        self._bounce(self._manager.__aexit__(*problem))
+    stack.push(close)
+    return value
 
 
 async def _await(value: Any) -> Any:
