@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import partial, wraps
+from inspect import signature
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from celery import Celery, current_app  # type: ignore[import-untyped]
 from celery.canvas import Signature  # type: ignore[import-untyped]
@@ -12,6 +14,9 @@ from headway.core.errors import ConfigError
 from headway.integrations.celery.balancer import ATTRIBUTE, Balancer, balancer_of
 from headway.integrations.celery.bulk import send_bulk
 from headway.integrations.celery.options import BalancerOptions, Bulk, By, Measure, Route
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def install(
@@ -89,47 +94,25 @@ def enqueue_bulk(tasks: Iterable[Any], *, bulk: Bulk | None = None) -> Any:
     return send_bulk(_here(), tasks, bulk=bulk)
 
 
-def select_best_queue(*, reserve: int = 0) -> str:
-    """Return the least loaded queue that a worker reads. Ties go to the lowest number.
+def _on_current_app(method: Callable[Concatenate[Balancer, P], R]) -> Callable[P, R]:
+    """Return a function that calls a method of the current app's balancer."""
 
-    ``reserve`` counts this many tasks in the queue in the same step. The caller must send them within a minute.
-    """
-    return _here().select_best_queue(reserve=reserve)
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return method(_here(), *args, **kwargs)
 
-
-def get_all_queue_loads() -> dict[str, tuple[int, int]]:
-    """Return the numbers of waiting and running tasks of each queue, all at one moment."""
-    return _here().get_all_queue_loads()
+    call.__signature__ = signature(partial(method, None))  # type: ignore[attr-defined, arg-type]
+    return call
 
 
-def get_queue_load(queue_name: str) -> tuple[int, int]:
-    """Return the numbers of waiting and running tasks of one queue."""
-    return _here().get_queue_load(queue_name)
-
-
-def increment_pending(queue_name: str, count: int = 1) -> int:
-    """Announce tasks that the caller will send to a queue within a minute. Each task sent uses up one announcement."""
-    return _here().increment_pending(queue_name, count)
-
-
-def decrement_pending(queue_name: str, count: int = 1) -> int:
-    """Withdraw announcements, at most those that exist."""
-    return _here().decrement_pending(queue_name, count)
-
-
-def increment_running(queue_name: str, count: int = 1, *, seconds: float = 3_600.0) -> int:
-    """Count work that is not a Celery task, for at most ``seconds``."""
-    return _here().increment_running(queue_name, count, seconds=seconds)
-
-
-def decrement_running(queue_name: str, count: int = 1) -> int:
-    """Withdraw counts of ``increment_running``, at most those that exist."""
-    return _here().decrement_running(queue_name, count)
-
-
-def reset_queue_counters(queue_name: str | None = None) -> None:
-    """Remove all counts by hand, and compute the loads again from the tasks in the ledger."""
-    _here().reset_queue_counters(queue_name)
+select_best_queue = _on_current_app(Balancer.select_best_queue)
+get_all_queue_loads = _on_current_app(Balancer.get_all_queue_loads)
+get_queue_load = _on_current_app(Balancer.get_queue_load)
+increment_pending = _on_current_app(Balancer.increment_pending)
+decrement_pending = _on_current_app(Balancer.decrement_pending)
+increment_running = _on_current_app(Balancer.increment_running)
+decrement_running = _on_current_app(Balancer.decrement_running)
+reset_queue_counters = _on_current_app(Balancer.reset_queue_counters)
 
 
 def _here() -> Balancer:
