@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -69,39 +69,20 @@ class JobInfo:
 
 def job_info(job: JobRecord) -> JobInfo:
     """Build the public description of a job from the store's record."""
-    return JobInfo(
-        id=job.job_id,
-        task=job.task,
-        status=job.state,
-        priority=job.lane,
-        tenant=job.tenant,
-        duration=job.rung,
-        assigned=job.assigned,
-        needs=job.needs,
-        arguments=arguments_of(job),
-        attempts=job.attempts,
-        max_retries=job.max_retries,
-        crashes=job.crashes,
-        timeout=job.timeout_ms / 1_000,
-        submitted_at=_moment(job.submitted_at),
-        due_at=_moment_or_none(job.due_at),
-        eligible_at=_moment_or_none(job.eligible_at),
-        started_at=_moment_or_none(job.started_at),
-        finished_at=_moment_or_none(job.finished_at),
-        expires_at=_moment_or_none(job.expires_at),
-        cancel_requested_at=_moment_or_none(job.cancel_requested_at),
-        worker=job.worker_id,
-        progress=job.progress,
-        note=job.note,
-        result=result_of(job),
-        result_error=job.result_error,
-        error=job.error,
-        reason=job.reason,
-        idempotency_key=job.idempotency_key,
-        unique_key=job.unique_key,
-        trace_id=shown_trace(job.trace_id, job.job_id) if job.trace_id else None,
-        history=tuple(_attempt(attempt) for attempt in job.history),
-    )
+    own = {
+        "id": job.job_id,
+        "status": job.state,
+        "priority": job.lane,
+        "duration": job.rung,
+        "arguments": arguments_of(job),
+        "timeout": job.timeout_ms / 1_000,
+        "worker": job.worker_id,
+        "result": result_of(job),
+        "trace_id": shown_trace(job.trace_id, job.job_id) if job.trace_id else None,
+        "history": tuple(_attempt(attempt) for attempt in job.history),
+    }
+    same = [field.name for field in fields(JobInfo) if field.name not in own]
+    return JobInfo(**own, **{name: _public(name, getattr(job, name)) for name in same})
 
 
 def arguments_of(job: JobRecord) -> dict[str, Any] | None:
@@ -122,21 +103,13 @@ def result_of(job: JobRecord) -> Any:
 
 
 def _attempt(attempt: Attempt) -> AttemptInfo:
-    return AttemptInfo(
-        number=attempt.number,
-        worker=attempt.worker_id,
-        started_at=_moment(attempt.started_at),
-        ended_at=_moment(attempt.ended_at),
-        reason=attempt.reason,
-        error=attempt.error,
-    )
+    same = [field.name for field in fields(AttemptInfo) if field.name != "worker"]
+    return AttemptInfo(worker=attempt.worker_id, **{name: _public(name, getattr(attempt, name)) for name in same})
 
 
-def _moment(at: int) -> datetime:
-    """Return a moment as a datetime. A job may be due after the year 9999, which becomes the end of that year."""
-    at = max(FIRST, min(at, LAST))
+def _public(name: str, value: Any) -> Any:
+    """Return a value of a record. A moment becomes a datetime; one after the year 9999 the end of that year."""
+    if value is None or not name.endswith("_at"):
+        return value
+    at = max(FIRST, min(value, LAST))
     return datetime.fromtimestamp(at // 1_000, UTC).replace(microsecond=at % 1_000 * 1_000)
-
-
-def _moment_or_none(at: int | None) -> datetime | None:
-    return None if at is None else _moment(at)
