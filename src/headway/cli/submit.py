@@ -6,7 +6,7 @@ import json as json_module
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 DEMO = "demo."
 TEXT = {"type": "string"}
+HTTP_NAMES = {"needs": "required_capabilities", "timeout": "timeout_seconds"}
 NOT_TEXT = re.compile(r"argument '(\w+)': expected str\b")  # How a server refuses a number for a text.
 
 
@@ -63,19 +64,11 @@ class CallFlags:
 
     def options(self) -> dict[str, Any]:
         """Return what was asked for, as ``Task.using`` takes it."""
-        given: dict[str, Any] = {
-            "priority": self.priority,
-            "delay": self.delay,
-            "run_after": None if self.run_after is None else _moment(self.run_after),
-            "expires": self.expires,
-            "idempotency_key": self.idempotency_key,
-            "tenant": self.tenant,
-            "max_retries": self.max_retries,
-            "timeout": self.timeout,
-            "duration": self.duration,
-            "on_stop": self.on_stop,
-            "needs": None if self.needs is None else [part for part in map(str.strip, self.needs.split(",")) if part],
-        }
+        given = asdict(self)
+        if self.run_after is not None:
+            given["run_after"] = _moment(self.run_after)
+        if self.needs is not None:
+            given["needs"] = [part for part in map(str.strip, self.needs.split(",")) if part]
         return {name: value for name, value in given.items() if value is not None}
 
 
@@ -108,23 +101,23 @@ def submit(
     With --wait the result is printed as well, as JSON, and the exit code is 1
     if the job does not complete.
     """
-    named = Values.read(values, json_args)
+    given = Values.read(values, json_args)
+    after = _ResultOptions(wait or timeout_wait is not None, timeout_wait, json)
     if (server := place.server()) is not None:
-        return run(_submit_to(*server, task, named, call.options(), place, wait=wait or timeout_wait is not None,
-                              timeout=timeout_wait, json=json))  # fmt: skip
-    return run(_submit(task, named, call.options(), place, wait=wait or timeout_wait is not None,
-                       timeout=timeout_wait, json=json))  # fmt: skip
+        return run(_submit_to(*server, task, given, call.options(), place, after))
+    return run(_submit(task, given, call.options(), place, after))
+
+
+class _ResultOptions(NamedTuple):
+    """What to do after the submit: whether and for how long to wait, and how to print."""
+
+    wait: bool
+    timeout: float | None
+    json: bool
 
 
 async def _submit(
-    name: str,
-    values: Values,
-    options: dict[str, Any],
-    place: TargetOptions,
-    *,
-    wait: bool,
-    timeout: float | None,
-    json: bool,
+    name: str, values: Values, options: dict[str, Any], place: TargetOptions, after: _ResultOptions
 ) -> int:
     app = place.named_app()
     named = _blank_app(place) if app is None else app
@@ -140,13 +133,13 @@ async def _submit(
         if file is not None and not file.exists():
             app.in_force.fixed = True  # A store that is yet to be made has no policy of its own.
         call = task.using(**options).call_named(values.fit(properties))
-        if wait and not call.new.persist:
+        if after.wait and not call.new.persist:
             raise NotStored(f"task {name} is transient, so its jobs keep no result; leave out --wait")
         job = call.handle((await app.submitter.submit([call]))[0])
-        if not json:
+        if not after.json:
             _print_made(job.id, deduplicated=job.deduplicated)
-        ended = await app.client.ended(job.id, timeout) if wait else None
-    return _print_ended(job.id, ended, deduplicated=job.deduplicated, json=json)
+        ended = await app.client.ended(job.id, after.timeout) if after.wait else None
+    return _print_ended(job.id, ended, deduplicated=job.deduplicated, json=after.json)
 
 
 async def _submit_to(
@@ -156,10 +149,7 @@ async def _submit_to(
     values: Values,
     options: dict[str, Any],
     place: TargetOptions,
-    *,
-    wait: bool,
-    timeout: float | None,
-    json: bool,
+    after: _ResultOptions,
 ) -> int:
     """Submit over the REST interface: a token with the scope ``submit`` is enough, unless the end is waited for."""
     from headway.cli.remote import HttpOperator
@@ -180,39 +170,27 @@ async def _submit_to(
     finally:
         await operator.close()
     job_id, deduplicated = JobId(kept["task_id"]), kept.get("deduplicated")
-    if not json:
+    if not after.json:
         _print_made(job_id, deduplicated=deduplicated)
     ended: JobRecord | None = None
-    if wait:
+    if after.wait:
         client = Client(lambda: watched_store(place))
         try:
-            ended = await client.ended(job_id, timeout)
+            ended = await client.ended(job_id, after.timeout)
         finally:
             await client.close()
-    return _print_ended(job_id, ended, deduplicated=deduplicated, json=json)
+    return _print_ended(job_id, ended, deduplicated=deduplicated, json=after.json)
 
 
 def _body(name: str, values: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """Write a submission as the REST interface takes it."""
-    run_after: datetime | None = options.get("run_after")
+    body = {HTTP_NAMES.get(option, option): value for option, value in options.items() if option != "delay"}
     if (delay := options.get("delay")) is not None:
         later = datetime.now(UTC) + timedelta(seconds=delay)
-        run_after = later if run_after is None else max(later, run_after)
-    body = {
-        "task_type": name,
-        "parameters": values,
-        "priority": options.get("priority"),
-        "required_capabilities": options.get("needs"),
-        "timeout_seconds": options.get("timeout"),
-        "max_retries": options.get("max_retries"),
-        "duration": options.get("duration"),
-        "on_stop": options.get("on_stop"),
-        "idempotency_key": options.get("idempotency_key"),
-        "tenant": options.get("tenant"),
-        "run_after": None if run_after is None else run_after.isoformat(),
-        "expires": options.get("expires"),
-    }
-    return {key: value for key, value in body.items() if value is not None}
+        body["run_after"] = max(later, body.get("run_after", later))
+    if "run_after" in body:
+        body["run_after"] = body["run_after"].isoformat()
+    return {"task_type": name, "parameters": values, **body}
 
 
 def _properties(task: Task[Any, Any, Any]) -> dict[str, Any]:
