@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from headway.cli import render
 from headway.cli.operator import Operator
-from headway.cli.store_access import HERE, TargetOptions, operating, run, whole_ids
+from headway.cli.store_access import HERE, TargetOptions, change, whole_ids
 from headway.core.job import JobId, JobRecord, State
 
 First = Annotated[str, Parameter(name="ID", help="The id of a job, or its end.")]
@@ -22,12 +22,11 @@ def cancel(job_id: First, /, *more: More, place: TargetOptions = HERE) -> int:
     Exits with 1 if one of them does not exist or has ended otherwise.
     """
 
-    async def change() -> tuple[list[JobId], list[State | None]]:
-        async with operating(place) as operator:
-            ids = await _ids(operator, [job_id, *more])
-            return ids, await operator.cancel(ids)
+    async def move(operator: Operator) -> tuple[list[JobId], list[State | None]]:
+        ids = await _ids(operator, [job_id, *more])
+        return ids, await operator.cancel(ids)
 
-    ids, states = run(change())
+    ids, states = change(place, move)
     return print_answers(ids, [_cancelled(state) for state in states])
 
 
@@ -38,12 +37,11 @@ def retry(job_id: First, /, *more: More, place: TargetOptions = HERE) -> int:
     exist, completed, or cannot be queued.
     """
 
-    async def change() -> tuple[list[JobId], list[tuple[bool, str]]]:
-        async with operating(place) as operator:
-            ids = await _ids(operator, [job_id, *more])
-            return ids, await retry_jobs(operator, ids, await operator.get(ids))
+    async def move(operator: Operator) -> tuple[list[JobId], list[tuple[bool, str]]]:
+        ids = await _ids(operator, [job_id, *more])
+        return ids, await retry_jobs(operator, ids, await operator.get(ids))
 
-    return print_answers(*run(change()))
+    return print_answers(*change(place, move))
 
 
 async def retry_jobs(

@@ -6,7 +6,8 @@ from typing import Any
 
 from headway.cli import render
 from headway.cli.help import command, family
-from headway.cli.store_access import HERE, JsonFlag, TargetOptions, reading, run
+from headway.cli.operator import Operator
+from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask
 from headway.policy_store.cron_views import CronView
 
 crons = family(
@@ -25,11 +26,10 @@ def list_all(*, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
     `headway submit TASK`; to stop one for a while, `headway pause --task TASK`.
     """
 
-    async def read() -> tuple[list[CronView], int]:
-        async with reading(place) as operator:
-            return await operator.crons(), await operator.now_at()
+    async def read(operator: Operator) -> tuple[list[CronView], int]:
+        return await operator.crons(), await operator.now_at()
 
-    found, now_at = run(read())
+    found, now_at = ask(place, read)
     rows = sorted(found, key=lambda row: (row.next_at is None, row.next_at, row.task))
     if json:
         render.print_json({"items": [_values(row) for row in rows], "next_cursor": None})

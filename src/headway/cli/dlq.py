@@ -16,7 +16,7 @@ from headway.cli.cancel import print_answers, retry_jobs
 from headway.cli.help import command, family
 from headway.cli.jobs import Before, Limit, TaskName, print_page, read_cursor
 from headway.cli.operator import Operator
-from headway.cli.store_access import HERE, JsonFlag, TargetOptions, operating, reading, run, whole_ids
+from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask, change, whole_ids
 from headway.core.errors import ConfigError
 from headway.core.job import JobId, JobRecord, State
 from headway.core.policy.units import parse_length
@@ -115,17 +115,16 @@ def list_dead(
     """List dead letters with their errors, newest first."""
     cursor = read_cursor(before)
 
-    async def find() -> tuple[list[JobRecord], int, bool]:
+    async def find(operator: Operator) -> tuple[list[JobRecord], int, bool]:
         found: list[JobRecord] = []
-        async with reading(place) as operator:
-            async with aclosing(filters.find(operator, cursor)) as pages:
-                async for page in pages:
-                    found += page
-                    if len(found) > limit:
-                        break
-            return found[:limit], await operator.now_at(), len(found) > limit
+        async with aclosing(filters.find(operator, cursor)) as pages:
+            async for page in pages:
+                found += page
+                if len(found) > limit:
+                    break
+        return found[:limit], await operator.now_at(), len(found) > limit
 
-    print_page(*run(find()), json=json, errors=True)
+    print_page(*ask(place, find), json=json, errors=True)
     return 0
 
 
@@ -139,26 +138,24 @@ def replay(
     """Queue dead letters again, with all their retries."""
     _check_choice(ids, everything=all_, filters=filters)
 
-    async def replay_named() -> tuple[list[JobId], list[tuple[bool, str]]]:
-        async with operating(place) as operator:
-            wanted = await whole_ids(operator, ids, DEAD)
-            found = await operator.get(wanted)
-            dead = [job for job in found if job is not None and job.state in DEAD]
-            answers = dict(zip(dead, await retry_jobs(operator, [job.job_id for job in dead], dead), strict=True))
-            return wanted, [_not_dead(job) if job not in answers else answers[job] for job in found]
+    async def replay_named(operator: Operator) -> tuple[list[JobId], list[tuple[bool, str]]]:
+        wanted = await whole_ids(operator, ids, DEAD)
+        found = await operator.get(wanted)
+        dead = [job for job in found if job is not None and job.state in DEAD]
+        answers = dict(zip(dead, await retry_jobs(operator, [job.job_id for job in dead], dead), strict=True))
+        return wanted, [_not_dead(job) if job not in answers else answers[job] for job in found]
 
-    async def replay_all() -> tuple[int, int]:
+    async def replay_all(operator: Operator) -> tuple[int, int]:
         queued = seen = 0
-        async with operating(place) as operator:
-            async for page in filters.find(operator):
-                answers = await retry_jobs(operator, [job.job_id for job in page], page) if page else []
-                queued += sum(done for done, _ in answers)
-                seen += len(page)
+        async for page in filters.find(operator):
+            answers = await retry_jobs(operator, [job.job_id for job in page], page) if page else []
+            queued += sum(done for done, _ in answers)
+            seen += len(page)
         return queued, seen
 
     if ids:
-        return print_answers(*run(replay_named()))
-    queued, seen = run(replay_all())
+        return print_answers(*change(place, replay_named))
+    queued, seen = change(place, replay_all)
     print(f"{render.plural(queued, 'job')} queued again")
     if queued < seen:
         print(f"{render.plural(seen - queued, 'job')} stayed: another live job has its unique key", file=sys.stderr)
@@ -178,13 +175,12 @@ def purge(
     if not yes and not _confirmed(f"Remove {_described(filters) if all_ else render.plural(len(ids), 'dead letter')}?"):
         raise ConfigError("purge removes jobs for good; add --yes if that is what you want")
 
-    async def remove() -> int:
-        async with operating(place) as operator:
-            if ids:
-                return await operator.purge_dead(await whole_ids(operator, ids, DEAD))
-            return await _purge_all(operator, filters)
+    async def remove(operator: Operator) -> int:
+        if ids:
+            return await operator.purge_dead(await whole_ids(operator, ids, DEAD))
+        return await _purge_all(operator, filters)
 
-    removed = run(remove())
+    removed = change(place, remove)
     print(f"{render.plural(removed, 'dead letter')} removed")
     return 0 if not ids or removed == len(set(ids)) else 1
 

@@ -7,9 +7,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from headway.cli import render
-from headway.cli.operator import JobReport
-from headway.cli.store_access import HERE, JsonFlag, TargetOptions, reading, run, whole_ids
-from headway.core.errors import JobNotFound
+from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask, find_report
 from headway.core.policy.estimate import Estimate
 
 BASES = {
@@ -31,15 +29,7 @@ def estimate(
     all such jobs start within p50, nine of ten within p90. Exits with 1 if
     there is no estimate, because the job has started or too little is known.
     """
-
-    async def read() -> JobReport | None:
-        async with reading(place) as operator:
-            (whole,) = await whole_ids(operator, [job_id])
-            return await operator.report(whole)
-
-    report = run(read())
-    if report is None:
-        raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
+    report = ask(place, lambda operator: find_report(operator, job_id))
     job, found = report.job, report.estimate
     if json:
         render.print_json({"id": job.job_id, "status": job.state.value, "estimate": estimate_values(found)})

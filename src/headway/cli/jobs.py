@@ -10,7 +10,7 @@ from cyclopts.validators import Number
 
 from headway.cli import render
 from headway.cli.operator import Operator
-from headway.cli.store_access import HERE, JsonFlag, TargetOptions, reading, run
+from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask
 from headway.client.app import read_states
 from headway.client.job_values import job_values
 from headway.core.errors import ConfigError
@@ -54,14 +54,13 @@ def jobs(
         limit=limit,
     )
 
-    async def find() -> tuple[list[JobRecord], int, bool]:
-        async with reading(place, history=True) as operator:
-            if priority is not None:
-                await check_lane(operator, priority)
-            found = await operator.find(query._replace(limit=limit + 1))
-            return found[:limit], await operator.now_at(), len(found) > limit
+    async def find(operator: Operator) -> tuple[list[JobRecord], int, bool]:
+        if priority is not None:
+            await check_lane(operator, priority)
+        found = await operator.find(query._replace(limit=limit + 1))
+        return found[:limit], await operator.now_at(), len(found) > limit
 
-    print_page(*run(find()), json=json)
+    print_page(*ask(place, find, history=True), json=json)
     return 0
 
 

@@ -8,7 +8,8 @@ from cyclopts import Parameter
 
 from headway.cli import render
 from headway.cli.jobs import check_lane
-from headway.cli.store_access import HERE, TargetOptions, operating, run
+from headway.cli.operator import Operator
+from headway.cli.store_access import HERE, TargetOptions, change
 from headway.core.policy.enforced import PauseSet
 
 Lane = Annotated[str | None, Parameter(help="Only this lane.", metavar="NAME")]
@@ -23,24 +24,18 @@ def pause(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, pl
     once, until `headway resume`.
     """
 
-    async def change() -> PauseSet:
-        async with operating(place) as operator:
-            if lane is not None:
-                await check_lane(operator, lane)
-            return await operator.pause(lane, task, tenant)
+    async def act(operator: Operator) -> PauseSet:
+        if lane is not None:
+            await check_lane(operator, lane)
+        return await operator.pause(lane, task, tenant)
 
-    _print(run(change()))
+    _print(change(place, act))
     return 0
 
 
 def resume(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, place: TargetOptions = HERE) -> int:
     """Let go on what was paused by the same words; without any, everything."""
-
-    async def change() -> PauseSet:
-        async with operating(place) as operator:
-            return await operator.resume(lane, task, tenant)
-
-    _print(run(change()))
+    _print(change(place, lambda operator: operator.resume(lane, task, tenant)))
     return 0
 
 

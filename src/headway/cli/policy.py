@@ -10,8 +10,8 @@ from cyclopts import Parameter
 
 from headway.cli import render
 from headway.cli.help import command, family
-from headway.cli.operator import PolicyChange
-from headway.cli.store_access import HERE, JsonFlag, TargetOptions, operating, reading, run
+from headway.cli.operator import Operator, PolicyChange
+from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask, change
 from headway.cli.toml import toml_text
 from headway.client.settings import load_settings
 from headway.core.errors import ConfigError, PolicyError
@@ -61,7 +61,7 @@ def check(
         raise ConfigError(f"--slots and --workers must be at least 1, got {slots} and {workers}")
     try:
         read = load_policy(file)
-        load = run(_recorded(read, place)) if recorded else None
+        load = _recorded(read, place) if recorded else None
         checked = check_policy(read, slots=slots, workers=workers, load=load)
     except PolicyError as problem:
         if not json:
@@ -76,9 +76,8 @@ def check(
     return 0
 
 
-async def _recorded(wanted: Policy, place: TargetOptions) -> OfferedLoad:
-    async with reading(place) as operator:
-        load = await operator.recent_load(wanted)
+def _recorded(wanted: Policy, place: TargetOptions) -> OfferedLoad:
+    load = ask(place, lambda operator: operator.recent_load(wanted))
     if load is None:
         raise ConfigError(
             "--recorded needs two completed jobs at least a second apart; the store has none, so leave it out"
@@ -100,14 +99,13 @@ def show_policy(
     if history_ and version is not None:
         raise ConfigError("give --version or --history, not both")
 
-    async def read() -> tuple[list[PolicyVersion], int]:
-        async with reading(place) as operator:
-            current = await operator.policy_version()
-            if history_:
-                return await operator.policy_versions(), current.version
-            return [current if version is None else await operator.policy_version(version)], current.version
+    async def read(operator: Operator) -> tuple[list[PolicyVersion], int]:
+        current = await operator.policy_version()
+        if history_:
+            return await operator.policy_versions(), current.version
+        return [current if version is None else await operator.policy_version(version)], current.version
 
-    found, current = run(read())
+    found, current = ask(place, read)
     if json and history_:
         items = [_applied_values(applied, current) for applied in found]
         render.print_json({"items": items, "next_cursor": None})
@@ -134,12 +132,7 @@ def apply(
     that are alive. `headway policy rollback` goes back, also after the first one.
     """
     wanted: Policy = load_policy(file)
-
-    async def put() -> PolicyChange:
-        async with operating(place) as operator:
-            return await operator.apply_policy(wanted, note)
-
-    _print_change(run(put()))
+    _print_change(change(place, lambda operator: operator.apply_policy(wanted, note)))
     return 0
 
 
@@ -152,12 +145,7 @@ def rollback(
     place: TargetOptions = HERE,
 ) -> int:
     """Put an earlier policy in force again, as a new version."""
-
-    async def put() -> PolicyChange:
-        async with operating(place) as operator:
-            return await operator.roll_back(to)
-
-    _print_change(run(put()))
+    _print_change(change(place, lambda operator: operator.roll_back(to)))
     return 0
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from headway.cli import render, tables
-from headway.cli.store_access import HERE, JsonFlag, TargetOptions, reading, run
+from headway.cli.operator import Operator
+from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask
 from headway.core.policy.document import Policy
 from headway.core.policy.enforced import PauseSet
 from headway.core.worker import WorkerState
@@ -16,12 +17,11 @@ from headway.stores.base import Stats
 def stats(*, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
     """Show lanes, rates and totals."""
 
-    async def read() -> tuple[Stats, Policy, PauseSet, dict[str, AccuracySummary]]:
-        async with reading(place) as operator:
-            numbers, policy, paused = await operator.stats(), await operator.policy(), await operator.paused()
-            return numbers, policy, paused, await operator.accuracy()
+    async def read(operator: Operator) -> tuple[Stats, Policy, PauseSet, dict[str, AccuracySummary]]:
+        numbers, policy, paused = await operator.stats(), await operator.policy(), await operator.paused()
+        return numbers, policy, paused, await operator.accuracy()
 
-    numbers, policy, paused, scores = run(read())
+    numbers, policy, paused, scores = ask(place, read)
     if json:
         estimates = {lane: asdict(summary) for lane, summary in sorted(scores.items())}
         render.print_json(

@@ -10,11 +10,13 @@ from cyclopts import Parameter
 
 from headway.cli import render
 from headway.cli.estimate import estimate_values, start_text
-from headway.cli.operator import JobReport
+from headway.cli.operator import JobReport, Operator
 from headway.cli.store_access import (
     HERE,
     JsonFlag,
     TargetOptions,
+    ask,
+    find_report,
     history_of,
     reading,
     run,
@@ -24,7 +26,7 @@ from headway.cli.store_access import (
 from headway.client.client import Client
 from headway.client.job_info import arguments_of, result_of
 from headway.client.job_values import job_values
-from headway.core.errors import JobError, JobNotFound
+from headway.core.errors import JobError
 from headway.core.event import Event
 from headway.core.job import Attempt, State
 from headway.core.policy.document import Policy
@@ -55,14 +57,10 @@ def status(
         run(_follow(job_id, place, json=json))
         return 0
 
-    async def read() -> tuple[JobReport | None, Policy]:
-        async with reading(place, history=True) as operator:
-            (whole,) = await whole_ids(operator, [job_id])
-            return await operator.report(whole), await operator.policy()
+    async def read(operator: Operator) -> tuple[JobReport, Policy]:
+        return await find_report(operator, job_id), await operator.policy()
 
-    report, policy = run(read())
-    if report is None:
-        raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
+    report, policy = ask(place, read, history=True)
     if json:
         job = report.job
         more = {

@@ -9,17 +9,17 @@ import os
 import socket
 import traceback
 import warnings
-from collections.abc import AsyncGenerator, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from cyclopts import Parameter
 
-from headway.cli.operator import Operator, StoreOperator
+from headway.cli.operator import JobReport, Operator, StoreOperator
 from headway.client.settings import Settings, gather, load_settings
-from headway.core.errors import ConfigError, HeadwayError, NotAStore
+from headway.core.errors import ConfigError, HeadwayError, JobNotFound, NotAStore
 from headway.core.job import JobId, State
 from headway.security.audited_store import audited
 from headway.stores.base import JobQuery, Store
@@ -176,9 +176,21 @@ async def reading(place: TargetOptions, *, history: bool = False, who: str | Non
             await operator.close()
 
 
-def operating(place: TargetOptions) -> AbstractAsyncContextManager[Operator]:
-    """Open the store or the server for a command that changes something."""
-    return reading(place, who=cli_user())
+def ask(
+    place: TargetOptions, work: Callable[[Operator], Awaitable[T]], *, history: bool = False, who: str | None = None
+) -> T:
+    """Run a function on the store or the server of a command. ``history`` and ``who``: as in ``reading``."""
+
+    async def work_there() -> T:
+        async with reading(place, history=history, who=who) as operator:
+            return await work(operator)
+
+    return run(work_there())
+
+
+def change(place: TargetOptions, work: Callable[[Operator], Awaitable[T]]) -> T:
+    """Run a function that changes something in the store or on the server of a command."""
+    return ask(place, work, who=cli_user())
 
 
 def cli_user() -> str:
@@ -216,6 +228,15 @@ async def whole_ids(operator: Operator, words: Sequence[str], states: tuple[Stat
         JobId(word) if word in known or not _may_be_part(word) else await _whole_id(operator, word, states)
         for word in words
     ]
+
+
+async def find_report(operator: Operator, word: str) -> JobReport:
+    """Read the job that a word stands for, and where it stands. Raises ``JobNotFound``."""
+    (job_id,) = await whole_ids(operator, [word])
+    report = await operator.report(job_id)
+    if report is None:
+        raise JobNotFound(f"no job {word} in the store; it may have been pruned", job_id=word)
+    return report
 
 
 def _may_be_part(word: str) -> bool:

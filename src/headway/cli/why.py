@@ -7,9 +7,8 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from headway.cli import render
-from headway.cli.operator import JobReport
-from headway.cli.store_access import HERE, JsonFlag, TargetOptions, reading, run, whole_ids
-from headway.core.errors import JobNotFound
+from headway.cli.operator import JobReport, Operator
+from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask, find_report
 from headway.core.job import State
 from headway.core.policy.document import Policy
 from headway.core.policy.lanes import effective_lane
@@ -30,16 +29,11 @@ def why(
     binds. When it is gone, the next one does.
     """
 
-    async def read() -> tuple[JobReport | None, Policy, int]:
-        async with reading(place) as operator:
-            (whole,) = await whole_ids(operator, [job_id])
-            found = await operator.report(whole)
-            passed = 0 if found is None else await operator.passed_over(found.job)
-            return found, await operator.policy(), passed
+    async def read(operator: Operator) -> tuple[JobReport, Policy, int]:
+        found = await find_report(operator, job_id)
+        return found, await operator.policy(), await operator.passed_over(found.job)
 
-    report, policy, passed = run(read())
-    if report is None:
-        raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
+    report, policy, passed = ask(place, read)
     if json:
         render.print_json(_values(report, policy) | {"passed_over": passed})
     else:
