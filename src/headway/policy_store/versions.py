@@ -159,20 +159,6 @@ async def roll_back(store: Store, *, to: int | None = None, now_at: int) -> Poli
     return await apply_policy(store, earlier.policy, now_at=now_at, note=note)
 
 
-def check_kept(name: str, body: bytes) -> None:
-    """Raise ``PolicyError`` for a document of this kind that no process could read."""
-    if name != CURRENT:
-        applied = _applied(body)
-        if name != _name(applied.version):
-            raise PolicyError(f"policy version {applied.version} cannot be kept as {name[:60]!r}")
-        _ = applied.policy
-        return
-    try:
-        _read_pointer.decode(body)
-    except msgspec.MsgspecError as problem:
-        raise PolicyError(f"which policy is current cannot be read: {problem}") from problem
-
-
 def pointed_version(body: bytes) -> int:
     """Return the version that the document of the current policy names."""
     return _read_pointer.decode(body).version
