@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -32,6 +32,8 @@ from headway.stores.paging import get_in_steps
 log = logging.getLogger("headway.jobs")
 
 BATCH = 1_000  # Jobs in one round trip.
+
+Move = Callable[[Sequence[JobId]], Awaitable[list[State | None]]]
 
 
 class Client:
@@ -110,18 +112,12 @@ class Client:
     async def cancel(self, job_ids: Sequence[JobId], *, who: str | None = None) -> list[State | None]:
         """Cancel jobs. ``who`` names the operator for the audit; None stands for a client of the jobs."""
         store = audited(await self.store(), who)
-        before = await _known(store, job_ids)
-        after = await store.cancel(job_ids)
-        _log_moves(before, after)
-        return after
+        return await _move(store, job_ids, store.cancel)
 
     async def retry(self, job_ids: Sequence[JobId], *, who: str | None = None) -> list[State | None]:
         """Queue ended jobs again. ``who``: as in ``cancel``."""
         store = audited(await self.store(), who)
-        before = await _known(store, job_ids)
-        after = await store.retry(job_ids)
-        _log_moves(before, after)
-        return after
+        return await _move(store, job_ids, store.retry)
 
     async def retry_one(self, job_id: JobId, *, who: str | None = None) -> State:
         """Queue an ended job again. Raises ``IllegalMove``, ``JobNotFound``."""
@@ -234,22 +230,22 @@ class Client:
         self._pid = os.getpid()
 
 
-async def _known(store: Store, job_ids: Sequence[JobId]) -> list[tuple[State, dict[str, Any]] | None]:
-    """Return the states and log facts of jobs before a move, or an empty list if the log is off."""
-    if not log.isEnabledFor(logging.INFO):
-        return []
-    return [None if job is None else (job.state, _facts(job)) async for job in get_in_steps(store.get, job_ids)]
+async def _move(store: Store, job_ids: Sequence[JobId], move: Move) -> list[State | None]:
+    """Move jobs to other states, and log each job whose state has changed."""
+    before: list[tuple[State, dict[str, Any]] | None] = []
+    if log.isEnabledFor(logging.INFO):
+        jobs = get_in_steps(store.get, job_ids)
+        before = [None if job is None else (job.state, _facts(job)) async for job in jobs]
+    after = await move(job_ids)
+    for known, state in zip(before, after, strict=False):
+        if known is not None and state is not None and state is not known[0]:
+            log.info(LogEvent(f"job.{state.value}", **known[1]))
+    return after
 
 
 def _facts(job: JobRecord) -> dict[str, Any]:
     trace_id = shown_trace(job.trace_id, job.job_id)
     return {"job": job.job_id, "task": job.task, "lane": job.lane, "trace_id": trace_id, "reason": "by hand"}
-
-
-def _log_moves(before: Sequence[tuple[State, dict[str, Any]] | None], after: Sequence[State | None]) -> None:
-    for known, state in zip(before, after, strict=False):
-        if known is not None and state is not None and state is not known[0]:
-            log.info(LogEvent(f"job.{state.value}", **known[1]))
 
 
 class _StoreHandle:
