@@ -172,7 +172,8 @@ def purge(
 ) -> int:
     """Remove dead letters for good. Nothing brings them back."""
     _check_choice(ids, everything=all_, filters=filters)
-    if not yes and not _confirmed(f"Remove {_described(filters) if all_ else render.plural(len(ids), 'dead letter')}?"):
+    chosen = "all dead letters that the filters choose" if filters.given else "all dead letters"
+    if not yes and not _confirmed(f"Remove {chosen if all_ else render.plural(len(ids), 'dead letter')}?"):
         raise ConfigError("purge removes jobs for good; add --yes if that is what you want")
 
     async def remove(operator: Operator) -> int:
@@ -199,10 +200,6 @@ def _check_choice(ids: tuple[str, ...], *, everything: bool, filters: Filters) -
         raise ConfigError("no dead letters named: name their ids, or give --all")
     if ids and (everything or filters.given):
         raise ConfigError("give ids, or --all with filters, not both")
-
-
-def _described(filters: Filters) -> str:
-    return "all dead letters that the filters choose" if filters.given else "all dead letters"
 
 
 def _confirmed(question: str) -> bool:

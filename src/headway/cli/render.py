@@ -138,6 +138,11 @@ def age(at: int | None, now_at: int) -> str:
     return NOTHING if at is None else duration(now_at - at)
 
 
+def distance(at: int, now_at: int) -> str:
+    """Write how long ago a moment was, or in how long it comes."""
+    return f"{duration(now_at - at)} ago" if at <= now_at else f"in {duration(at - now_at)}"
+
+
 # ---------------------------------------------------------------------- values as JSON
 
 

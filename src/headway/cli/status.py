@@ -186,10 +186,7 @@ def _facts(report: JobReport, policy: Policy) -> dict[str, object]:
 
 
 def _when(at: int | None, now_at: int) -> str | None:
-    if at is None:
-        return None
-    distance = f"{render.duration(now_at - at)} ago" if at <= now_at else f"in {render.duration(at - now_at)}"
-    return f"{render.local(at)}, {distance}"
+    return None if at is None else f"{render.local(at)}, {render.distance(at, now_at)}"
 
 
 def _attempt(attempt: Attempt) -> str:

@@ -237,12 +237,8 @@ def _print(found: list[Token], now_at: int) -> None:
             render.text(one.tenant or render.NOTHING),
             render.text(render.NOTHING if one.tasks is None else ", ".join(one.tasks)),
             f"{render.age(one.created_at, now_at)} ago",
-            render.NOTHING if one.expires_at is None else _expiry(one.expires_at, now_at),
+            render.NOTHING if one.expires_at is None else render.distance(one.expires_at, now_at),
             render.NOTHING if one.last_used_at is None else f"{render.age(one.last_used_at, now_at)} ago",
             render.text(one.note),
         )
     render.console().print(table)
-
-
-def _expiry(at: int, now_at: int) -> str:
-    return f"in {render.duration(at - now_at)}" if at > now_at else f"{render.age(at, now_at)} ago"

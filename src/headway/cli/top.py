@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from headway.cli import render
 from headway.cli.operator import Operator
-from headway.cli.store_access import HERE, TargetOptions, reading, run
+from headway.cli.store_access import HERE, TargetOptions, ask, reading, run
 from headway.core.errors import StoreError
 from headway.core.job import State
 from headway.core.worker import WorkerState
@@ -37,16 +37,11 @@ def top(
 ) -> int:
     """Watch lanes, workers and jobs, renewed every second. Press q or Ctrl-C to end."""
     if once or not sys.stdout.isatty():
-        run(_print_once(place))
+        render.console().print(ask(place, lambda operator: _screen(operator, place)))
     else:
         with contextlib.suppress(KeyboardInterrupt):
             run(_watch(place))
     return 0
-
-
-async def _print_once(place: TargetOptions) -> None:
-    async with reading(place) as operator:
-        render.console().print(await _screen(operator, place))
 
 
 async def _watch(place: TargetOptions) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from headway.core.cron import next_tick, parse_cron
-from headway.core.job import JobId, JobRecord, State
+from headway.core.job import JobId, State
 from headway.core.policy.enforced import PauseSet
 from headway.policy_store.catalogue import CronDocument, read_crons
 from headway.policy_store.rule_documents import read_paused
@@ -59,10 +59,6 @@ async def _view(store: Store, cron: CronDocument, paused: PauseSet, now_at: int)
 
 async def _last_run(store: Store, task: str) -> CronRun | None:
     async for job in find_in_steps(store.find, JobQuery(task=task, limit=JOBS_SEARCHED)):
-        if _is_run(job):
+        if (job.idempotency_key or "").startswith(f"cron:{task}:"):
             return CronRun(job.job_id, job.state, job.submitted_at)
     return None
-
-
-def _is_run(job: JobRecord) -> bool:
-    return (job.idempotency_key or "").startswith(f"cron:{job.task}:")

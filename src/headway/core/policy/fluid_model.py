@@ -21,10 +21,9 @@ from headway.core.worker import WorkerInfo, WorkerState, serves
 STEP_GROWTH = 0.2  # The length of a step as a part of the time before it: errors stay below the spread of run times.
 STEPS_MAX = 300  # With growing steps, more than a week takes.
 HORIZON = 7 * 86_400.0  # Seconds. Beyond a week, arrivals will not stay as they are.
-START_LAG = (
-    0.35  # Jobs that a slot which has just become free starts less, if all run equally long: half of one, and less
-)
-# where steps are short. Fitted to simulations.
+# Jobs that a slot which has just become free starts less, if all run equally long: half of one, and less where steps
+# are short. Fitted to simulations.
+START_LAG = 0.35
 LAST_JOB = 0.25  # The part of a job that must wait for a lane to have one: when its start is found, less is left.
 _UNKNOWN = up_to(1.0)  # Stands in for unknown run times; such estimates have no seconds.
 _NONE = 1e-9  # Jobs or slots below which none is left, beside rounding errors.

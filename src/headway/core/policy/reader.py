@@ -52,7 +52,8 @@ def read_policy(data: Mapping[str, Any], where: str) -> Policy:
 def _read(table: TableReader) -> Policy:
     promotion = table.read("promotion", BUILT_IN.promotion, partial(keys.word, known=("share", "absolute")))
     lanes = _read_lanes(table)
-    default = BUILT_IN.default_lane if BUILT_IN.default_lane in lanes else _last(lanes)
+    last = max(lanes, key=lambda name: (lanes[name].level, name))
+    default = BUILT_IN.default_lane if BUILT_IN.default_lane in lanes else last
     default_lane = table.read("default_lane", default, partial(keys.word, known=list(lanes), what="a lane: "))
     reserve = _read_reserve(table.table("reserve"), list(lanes))
     bounds = table.fields(keys.POLICY, BUILT_IN)
@@ -107,10 +108,6 @@ def _read_thresholds(table: TableReader, key: str) -> tuple[int, ...]:
         if length_ms is not None:
             read.append(length_ms)
     return tuple(read)
-
-
-def _last(lanes: Mapping[str, Lane]) -> str:
-    return max(lanes, key=lambda name: (lanes[name].level, name))
 
 
 def _read_reserve(table: TableReader, lanes: Sequence[str]) -> Reserve:

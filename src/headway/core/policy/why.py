@@ -59,7 +59,7 @@ def why(diagnosis: JobDiagnostics, policy: Policy) -> list[Reason]:
     able = _able(job, diagnosis.queue)
     reasons += _on_the_ladder(job, diagnosis.queue)
     if able:
-        contended = list(_without_slot(job, diagnosis.queue, able, policy))
+        contended = list(_without_slot(job.lane, diagnosis.queue, able, policy))
         reasons += contended
         if contended:
             reasons += _behind(diagnosis, able, policy)
@@ -94,7 +94,7 @@ def _class_reason(key: ClassKey, queue: QueueDiagnostics, policy: Policy) -> str
         return "lane"
     if beside:
         return "lane_share"
-    blocked = next(_without_slot_in(key.lane, queue, able, policy), None)
+    blocked = next(_without_slot(key.lane, queue, able, policy), None)
     return blocked.code if blocked is not None else "ahead"
 
 
@@ -191,15 +191,7 @@ def _on_the_ladder(job: JobRecord, queue: QueueDiagnostics) -> Iterator[Reason]:
         yield Reason("ladder", text, {"running": counts, "most": limits})
 
 
-def _without_slot(
-    job: JobRecord, queue: QueueDiagnostics, able: Sequence[WorkerInfo], policy: Policy
-) -> Iterator[Reason]:
-    yield from _without_slot_in(job.lane, queue, able, policy)
-
-
-def _without_slot_in(
-    lane: str, queue: QueueDiagnostics, able: Sequence[WorkerInfo], policy: Policy
-) -> Iterator[Reason]:
+def _without_slot(lane: str, queue: QueueDiagnostics, able: Sequence[WorkerInfo], policy: Policy) -> Iterator[Reason]:
     slots = sum(worker.slots for worker in able)
     names = {worker.worker_id for worker in able}
     busy = [job for job in queue.executing if job.worker_id in names]

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from headway.core.errors import StoreError, StoreUnavailable
 from headway.stores.redis.address import RedisAddress
@@ -93,7 +93,7 @@ class LedgerClient:
                     self._disconnect()
                     trouble = problem
             if time.monotonic() > until:
-                self._give_up(trouble)
+                raise StoreUnavailable(f"the server at {self._place.shown} does not answer: {trouble}") from trouble
             time.sleep(delay * random.uniform(0.5, 1.5))
             delay = min(1.0, delay * 2)
 
@@ -229,9 +229,6 @@ class LedgerClient:
             self._disconnect()
         else:
             raise StoreError(f"the server answered with: {message}") from problem
-
-    def _give_up(self, problem: Exception) -> NoReturn:
-        raise StoreUnavailable(f"the server at {self._place.shown} does not answer: {problem}") from problem
 
     # ------------------------------------------------------------------ connecting
 

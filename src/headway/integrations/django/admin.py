@@ -202,7 +202,8 @@ class IOJobAdmin(_ReadOnly, admin.ModelAdmin):
     @admin.action(description="Cancel selected jobs", permissions=["manage"])
     def cancel_jobs(self, request: Any, jobs: Any) -> None:
         """Cancel jobs. Pending jobs end at once; workers are requested to stop running jobs."""
-        states = queue().cancel_jobs(_live(jobs), who=_operator(request))
+        live = jobs.filter(status__in=("pending", "running"))
+        states = queue().cancel_jobs(list(live.values_list("pk", flat=True)), who=_operator(request))
         self._show_message(request, sum(state is State.CANCELLED for state in states), "cancelled")
         self._show_message(request, sum(state is State.EXECUTING for state in states), "asked to stop")
         self._left(request, jobs, len(states))
@@ -235,10 +236,6 @@ class IOJobAdmin(_ReadOnly, admin.ModelAdmin):
 
 def _operator(request: Any) -> str:
     return f"django:{request.user.get_username()}"
-
-
-def _live(jobs: Any) -> list[str]:
-    return list(jobs.filter(status__in=("pending", "running")).values_list("pk", flat=True))
 
 
 def _pretty(value: Any) -> Any:

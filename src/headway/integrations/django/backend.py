@@ -175,7 +175,7 @@ class HeadwayBackend(_backends.BaseTaskBackend):
         if known is not None and not is_of_django_tasks(known):
             raise ConfigError(f"{name} is a task of Headway already; name one of the two differently")
         if known is None or getattr(known.fn, "of_django_tasks", None) != terms:
-            run = self._coroutine(task) if _is_async(task) else self._function(task)
+            run = self._coroutine(task) if inspect.iscoroutinefunction(task.func) else self._function(task)
             run.of_django_tasks = terms
             declare: Any = queue().task(name=name, context=True, max_retries=self._max_retries, timeout=self._timeout)
             known = declare(run)
@@ -263,10 +263,6 @@ _STATUS = {
     "done": framework.Status.SUCCESSFUL,
     "error": framework.Status.FAILED,
 }
-
-
-def _is_async(task: Any) -> bool:
-    return inspect.iscoroutinefunction(task.func)
 
 
 def _task_at(path: str) -> Any:

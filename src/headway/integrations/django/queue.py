@@ -59,7 +59,7 @@ class Queue(Headway):
         self._not_found: set[str] = set()  # Tasks named by jobs that no module declares.
         super().__init__(**worker_settings(options))
         self.client = Client(self._make_callers_store, lambda: self.settings.history)
-        self.portal = ProjectPortal(goes_by_callers_connection, lend_connection, self._close_client, in_tests)
+        self.portal = ProjectPortal(goes_by_callers_connection, lend_connection, lambda: self.client.close(), in_tests)
         self.submitter = Submitter(self, after_commit)
 
     def configure(self, **settings: Any) -> None:
@@ -190,9 +190,6 @@ class Queue(Headway):
         if self._joined is None or self._joined[0] != place:
             self._joined = place, joined_store(database(), self.settings.namespace)
         return self._joined[1]
-
-    async def _close_client(self) -> None:
-        await self.client.close()
 
     def _in_use(self, work: Callable[[], T]) -> T:
         """Run a function that uses the store. In tests close the client, because Django drops the test database."""
