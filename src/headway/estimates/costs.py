@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
 from headway.core.lease import Lease
@@ -28,7 +29,7 @@ class TaskCosts:
 
     def __init__(self) -> None:
         self._tasks: CostSums = {}
-        self._tenants: dict[tuple[str, str], tuple[int, float]] = {}
+        self._tenants = OrderedDict[tuple[str, str], tuple[int, float]]()  # A dict takes long to find its first key.
         self._known_us: Mapping[str, int] = {}
         self._lessons = DurationHistory()
         self.noted = False  # Whether any job has ended since the last publication.
@@ -56,7 +57,7 @@ class TaskCosts:
         count, total = self._tenants.pop((task, tenant), (0, 0.0))
         self._tenants[task, tenant] = (count + 1, total + seconds)
         if len(self._tenants) > PENDING_TENANTS_MAX:  # Drop the tenant whose first job is the oldest.
-            del self._tenants[next(iter(self._tenants))]
+            self._tenants.popitem(last=False)
 
     async def publish(self, store: Store) -> None:
         """Write costs that have changed enough to the store, and read those that other processes wrote."""
@@ -66,7 +67,7 @@ class TaskCosts:
         tenants = {key: noted for key, noted in self._tenants.items() if noted[0] >= TENANT_JOBS}
         # The rest waits until more jobs have finished.
         self._tasks = {task: noted for task, noted in self._tasks.items() if task not in tasks}
-        self._tenants = {key: noted for key, noted in self._tenants.items() if key not in tenants}
+        self._tenants = OrderedDict((key, noted) for key, noted in self._tenants.items() if key not in tenants)
         if tasks or tenants:
             await change_costs(store, lambda costs: learn(costs, tasks, tenants))
             known = await read_costs(store)

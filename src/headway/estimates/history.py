@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from math import floor, log2
 from operator import itemgetter
@@ -117,7 +118,7 @@ class DurationHistory:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._lengths: dict[tuple[str, str], dict[int, int]] = {}
-        self._came: dict[tuple[str, str | None], ArrivalWindow] = {}
+        self._came = OrderedDict[tuple[str, str | None], ArrivalWindow]()  # A dict takes long to find its first key.
         self._from_at = self._until_at = 0
         self._published = -math.inf
         self._publish_after = PUBLISH_FIRST_EVERY
@@ -154,7 +155,7 @@ class DurationHistory:
             came.bursts += window > came.last + 1
             came.last = window
         if len(self._came) > PENDING_TENANTS_MAX:  # Drop the tenant whose first job is the oldest.
-            del self._came[next(iter(self._came))]
+            self._came.popitem(last=False)
         return came
 
     async def publish(self, store: Store) -> None:
@@ -171,7 +172,7 @@ class DurationHistory:
             if jobs is not None:
                 known = min(known, jobs)
                 self._lengths = {key: noted for key, noted in self._lengths.items() if key[0] != lane}
-                self._came = {key: noted for key, noted in self._came.items() if key[0] != lane}
+                self._came = OrderedDict((key, noted) for key, noted in self._came.items() if key[0] != lane)
         self._publish_after = PUBLISH_FIRST_EVERY if known < LITTLE else PUBLISH_EVERY
 
     async def _publish(
