@@ -45,10 +45,11 @@ _SHORT = struct.Struct(">H")
 _LONG = struct.Struct(">I")
 _MEMBER = struct.Struct("16s")
 _HEAD = slice(JOB.at("flags"), JOB.size)
-_PLAIN = NEW_JOB.pack(0, 36)  # No flags, and an id as Headway makes them. Such a job is read in one step:
-# the moment it was submitted, its id, the length of the tail.
-_plain = struct.Struct(f">15s{JOB.size - JOB['submitted'].stop}x36sI")
-_read_plain, _PLAIN_END = _plain.unpack_from, _plain.size
+# Jobs with an id as Headway makes them, and no extras but a tenant and limits, are read in one step: the moment of the
+# submit, the id, the length of the tail.
+_USUAL = {NEW_JOB.pack(flags, 36): flags for flags in range((JobFlag.TENANT | JobFlag.LIMITS) + 1)}
+_usual = struct.Struct(f">15s{JOB.size - JOB['submitted'].stop}x36sI")
+_read_usual, _USUAL_END = _usual.unpack_from, _usual.size
 _read_short = _SHORT.unpack_from
 _as_lease = Lease._make
 
@@ -359,7 +360,7 @@ class LeasedJobs(NamedTuple):
     """The leases of an exchange.
 
     They are the jobs, their members in one text, the leases that are not a first attempt (index, lease, ...), and their
-    classes (text, how many in a row, ...).
+    classes and rungs (text, how many in a row, the rung assigned or nothing, ...).
     """
 
     records: Sequence[bytes]
@@ -377,9 +378,11 @@ def fresh_leases(
     held_at = {int(others[at]): others[at + 1] for at in range(0, len(others), 2)}
     seqs = [int(member) - BASE for (member,) in _MEMBER.iter_unpack(members)]
     at = 0
-    for run in range(0, len(runs), 2):
+    for run in range(0, len(runs), 3):
         key = class_key(runs[run])
         lane, needs, rung, persist = key
+        assigned = runs[run + 2].decode() or None
+        budget_ms = budget_of(ladder, assigned)
         for _ in range(int(runs[run + 1])):
             record, seq, held = replies[at], seqs[at], held_at.get(at)
             at += 1
@@ -388,12 +391,18 @@ def fresh_leases(
                 continue
             tenant = trace_id = unreadable = None
             try:
-                if record[_HEAD] == _PLAIN:  # The same as ``read_record``, in one step.
-                    submitted, raw_id, tail = _read_plain(record)
-                    tail = len(record) - tail
+                flags = _USUAL.get(record[_HEAD])
+                if flags is not None:  # The same as ``read_record``, in one step.
+                    submitted, raw_id, tail = _read_usual(record)
+                    body, tail = _USUAL_END, len(record) - tail
+                    if flags & JobFlag.TENANT:
+                        start, body = body + 2, body + 2 + _read_short(record, body)[0]
+                        tenant = record[start:body].decode()
+                    if flags & JobFlag.LIMITS:
+                        body += 2 + _read_short(record, body)[0]
                     name = tail + 2 + _read_short(record, tail)[0]
                     job_id, submitted_at, payload = JobId(raw_id.decode()), int(submitted), record[name:]
-                    max_retries, asked_ms, retry, task = _known_terms(record[_PLAIN_END:name], tail - _PLAIN_END)
+                    max_retries, asked_ms, retry, task = _known_terms(record[body:name], tail - body)
                 else:
                     fixed = read_record(record)
                     submitted_at, job_id, task, payload, max_retries, asked_ms, retry, tenant, trace_id = fixed[:9]
@@ -412,8 +421,8 @@ def fresh_leases(
                 leases.append(
                     _as_lease(  # A first attempt: the job has waited since its submit.
                         (job_id, seq, token, task, payload, lane, tenant, trace_id, 1, 1, 0, max_retries, asked_ms,
-                         asked_ms, retry, now_at, False, needs, worker_id, rung, None, None, submitted_at, submitted_at,
-                         unreadable)
+                         asked_ms, retry, now_at, False, needs, worker_id, rung, assigned, budget_ms, submitted_at,
+                         submitted_at, unreadable)
                     )
                 )  # fmt: skip
     return leases

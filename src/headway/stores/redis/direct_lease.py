@@ -12,7 +12,7 @@ from typing import NamedTuple
 from headway.core.worker import WorkerState
 from headway.stores.base import Exchange, ExchangeReply
 from headway.stores.redis.codec import LeasedJobs
-from headway.stores.redis.layout import DIRECT_LEASE, LEASE, LeaseFlag, read_text
+from headway.stores.redis.layout import DIRECT_LEASE, read_text
 
 _CLOCK_DRIFT = 1.0  # Seconds by which the clocks of server and worker may differ more than at the claim.
 
@@ -81,14 +81,15 @@ class ParkedClaims:
         now_at = int(told)
         age = time.monotonic() - claim.asked - (now_at - claim.asked_at) / 1_000  # At most.
         kind, at = read_text(message, DIRECT_LEASE.size)
+        assigned, at = read_text(message, at)
         held, at = read_text(message, at)
         if (
             claim_id != claim.claim_id
             or not -_CLOCK_DRIFT < age < younger_ms / 1_000 - _CLOCK_DRIFT
-            or (held and held[LEASE.at("flags")] & LeaseFlag.TERMS)  # The rules have its budget.
+            or assigned  # The rules have its budget.
         ):
             return None
         del self._open[worker_id]
         return DirectLease(
-            claim_id, now_at, LeasedJobs([message[at:]], member, [b"0", held] if held else [], [kind, b"1"])
+            claim_id, now_at, LeasedJobs([message[at:]], member, [b"0", held] if held else [], [kind, b"1", b""])
         )

@@ -48,7 +48,6 @@ from headway.stores.redis.client import Discovery, RedisClient
 from headway.stores.redis.connection import Endpoint, Login, RedisConnection, Unanswered, pack
 from headway.stores.redis.deferred_submit import DeferredSubmits
 from headway.stores.redis.direct_lease import ParkedClaims
-from headway.stores.redis.layout import LEASE, LeaseFlag
 from headway.stores.redis.lua_rules import compile_rules
 from headway.stores.redis.notifier import RedisNotifier
 from headway.stores.redis.server_info import describe_server
@@ -63,7 +62,6 @@ STRETCHES_READ = 2_000  # Wait intervals of a class that `why` reads, more than 
 ARCHIVER_MISSED_MS = 7 * 24 * 3_600_000  # Milliseconds. A week is enough to repair an archive.
 PAGE = 200  # Jobs that one call of find reads at most,
 PAGE_BYTES = 4_000_000  # and bytes, so that other calls wait for some milliseconds only.
-_LEASE_FLAGS, _TERMS = LEASE["flags"], bytes([LeaseFlag.TERMS])
 
 
 class RedisStore:
@@ -231,21 +229,18 @@ class RedisStore:
         )  # fmt: skip
 
     async def _read_exchanged(self, request: Exchange, claim_id: bytes, reply: Any) -> ExchangeReply:
-        now_at, state, more, refused, *leased, seen = reply
-        leases: list[Lease] = []
-        if leased[0]:
-            # Only a job with a rung has a budget, and then the reply has its lease.
-            on_ladder = any(held[_LEASE_FLAGS] >= _TERMS for held in leased[2][1::2])
-            ladder = (await self._rules()).ladder if on_ladder else self._rule_index.ladder
+        now_at, state, more, refused, *leased, rules_version, seen = reply
+        leased_jobs, leases = codec.LeasedJobs(*leased), list[Lease]()
+        if rules_version != self._rules_version and (any(leased_jobs.runs[2::3]) or (seen and seen[2])):
+            await self._rules()  # They have the budgets of rungs.
+        if leased_jobs.records:
             worker_id = request.worker_id or ""
-            leases = codec.fresh_leases(codec.LeasedJobs(*leased), claim_id, worker_id, now_at, ladder)
+            leases = codec.fresh_leases(leased_jobs, claim_id, worker_id, now_at, self._rule_index.ladder)
         refusals = [
             (request.finished[int(refused[at])].job_id, ReportStatus(refused[at + 1].decode()))
             for at in range(0, len(refused), 2)
         ]
-        snapshot = None
-        if seen:
-            snapshot = replies.read_snapshot(now_at, seen, await self._rules() if seen[2] else self._rule_index)
+        snapshot = replies.read_snapshot(now_at, seen, self._rule_index) if seen else None
         return ExchangeReply(now_at, leases, refusals, snapshot, bool(more), WorkerState(state.decode()))
 
     async def quiet(self, classes: int) -> bool:

@@ -1,10 +1,18 @@
 -- claim: lease jobs by a plan, within all limits. Leases are written before jobs leave their queue.
 local claim = {}
 
+function claim.new_reply() return {n = 0, members = {}, records = {}, held = {}, runs = {}} end
+
 function claim.give(out, member, rec, held)  -- add to the reply; the client derives a lease without a past by itself
   local n = out.n + 1
   out.n, out.members[n], out.records[n] = n, member, rec
   if held then push(out.held, num(n - 1), held) end
+end
+
+function claim.give_run(out, name, count, assigned)  -- say of which class and rung the last jobs of the reply are
+  local runs = out.runs
+  local n = #runs
+  runs[n + 1], runs[n + 2], runs[n + 3] = name, num(count), assigned
 end
 
 local function transient(number, want, into)  -- from the list, except for paused tasks
@@ -34,7 +42,11 @@ end
 function claim.take(take, want, worker, token, out)
   local number, name = take.number, num(take.number)
   local key = class.parts(number)
-  if not key.persist then return transient(number, want, out), false end
+  if not key.persist then
+    local taken = transient(number, want, out)
+    if taken > 0 then claim.give_run(out, key.name, taken, '') end
+    return taken, false
+  end
   local rules, queue = rule_index.now(), P .. 'w:' .. num(number)
   local clock, any_blocked, climbs = ordering.clock(number), blocked_queue.any(number), limits.on_ladder(key.rung)
   local fresh = $lease{token = token, epoch = 1, attempts = 1, crashes = 0, started = now15}
@@ -42,6 +54,7 @@ function claim.take(take, want, worker, token, out)
   local usual = $lease{timeout = bytes no_timeout, flags = 0} .. asker
   local front, scores, recs, requeues, at, base = {}, {}, {}, {}, 0, 0
   local leases, mine, aged, again, got, passed, more, highest = {}, {}, {}, {}, 0, 0, false, clock
+  local rung, first = '', 0  -- of the last jobs, and how many jobs came before them
   while got < want do
     if at == #front then  -- read the next part of the queue
       base = base + at
@@ -149,7 +162,11 @@ function claim.take(take, want, worker, token, out)
           end
           local n = #mine + 1
           mine[n], leases[2 * n - 1], leases[2 * n] = member, member, held_as
-          claim.give(out, member, rec, (requeue or bits >= $lease.TERMS) and held_as)
+          claim.give(out, member, rec, requeue and held_as)
+          if assigned ~= rung then
+            if got > first then claim.give_run(out, key.name, got - first, rung) end
+            rung, first = assigned, got
+          end
           got = got + 1
           if clock and tonumber(order) > highest then highest = tonumber(order) end
           if climbs then limits.count_rung(assigned) end
@@ -165,6 +182,7 @@ function claim.take(take, want, worker, token, out)
       end
     end
   end
+  if got > first then claim.give_run(out, key.name, got - first, rung) end
   bulk('HSET', P .. 'lease', leases)
   bulk('SADD', P .. 'l:' .. worker, mine)
   bulk('HDEL', P .. 'again', again)

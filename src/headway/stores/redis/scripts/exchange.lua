@@ -4,8 +4,8 @@
 --          free and free_below, leave_free, number of reports, reports, number of progress notes, member, token and
 --          blob of each, number of takes, class, most, below_reserve, over and until of each
 -- returns  now, state of the worker, more, refused (index, answer ...), of the leases: their records, their members in
---          one text, those that are not fresh (index, lease ...) and their classes (text, how many in a row, ...);
---          snapshot or false
+--          one text, those that are not fresh (index, lease ...) and their classes and rungs (text, how many in a row, rung
+--          or '', ...); version of the rules if they have rungs, else ''; snapshot or false
 -- holds    never more leases than the totals of the plan, the slots of the worker or any limit in force allow
 local function note_idle(worker, waits, lanes, before_)  -- a worker that claims again while it is idle keeps its turn
   if before_ and (not waits or before_ ~= lanes) then
@@ -18,21 +18,21 @@ local function note_idle(worker, waits, lanes, before_)  -- a worker that claims
   end
 end
 
-local function leases_again(worker, token, out, runs)  -- a repeated claim gets the same leases, if still held
+local function leases_again(worker, token, out)  -- a repeated claim gets the same leases, if still held
   local members = call('SMEMBERS', P .. 'l:' .. worker)
   table.sort(members)
   for _, member in ipairs(members) do
     local held = call('HGET', P .. 'lease', member)
     if held and $lease.token(held) == token then
       claim.give(out, member, record.of(member) or '', held)
-      push(runs, class.parts($lease.class(held)).name, '1')
+      claim.give_run(out, class.parts($lease.class(held)).name, 1, lease.rest(held).assigned or '')
     end
   end
 end
 
-local function claim_by(plan, takes, row, worker, token, out, runs)
+local function claim_by(plan, takes, row, worker, token, out)
   if row.claim == token then
-    leases_again(worker, token, out, runs)
+    leases_again(worker, token, out)
     if out.n > 0 or not row.opens then return false end  -- a direct lease may have ended before the worker got it
   end
   local free = math.min(plan.free, row.slots - call('SCARD', P .. 'l:' .. worker))
@@ -47,7 +47,6 @@ local function claim_by(plan, takes, row, worker, token, out, runs)
       local got, unseen = claim.take(take, want, worker, token, out)
       more = more or unseen
       claimed = claimed + got
-      if got > 0 then push(runs, take.name, num(got)) end
       if take.over ~= '' then count('promoted.' .. class.parts(number).lane .. '.' .. take.over, got) end
       free = free - got
       if take.below or plan.leave_free then below = below - got end
@@ -69,12 +68,12 @@ function lease_directly(worker, fact, number)
   local name = class.parts(number).name
   for _, take in ipairs(takes) do
     if take.name == name and not take.until_at then
-      local out, runs = {n = 0, members = {}, records = {}, held = {}}, {}
-      claim_by(plan, {take}, {slots = tonumber(fact.slots)}, worker, token, out, runs)
+      local out = claim.new_reply()
+      claim_by(plan, {take}, {slots = tonumber(fact.slots)}, worker, token, out)
       if out.n == 0 then return false end
       clear_idle(worker)
       local head = $direct_lease{now = now15, claim = token, member = out.members[1]}
-      call('PUBLISH', channel, head .. text(name) .. text(out.held[2] or '') .. out.records[1])
+      call('PUBLISH', channel, head .. text(name) .. text(out.runs[3]) .. text(out.held[2] or '') .. out.records[1])
       return true
     end
   end
@@ -102,7 +101,7 @@ local function exchange(keys, args)
   end
   blocked_queue.open_due()
   claim.start_due()
-  local out, runs, more, state = {n = 0, members = {}, records = {}, held = {}}, {}, false, 'dead'
+  local out, more, state = claim.new_reply(), false, 'dead'
   local outdated = plan and plan.known >= 0 and plan.known < class.all()
   if worker ~= '' then
     local takes, row = {}, call('HMGET', P .. 'worker:' .. worker, 'state', 'ends', 'slots', 'claim', 'lanes')
@@ -119,7 +118,7 @@ local function exchange(keys, args)
           at = at + 5
         end
         local claimer = {claim = row[4], slots = tonumber(row[3]), opens = opens}
-        more = claim_by(plan, takes, claimer, worker, token, out, runs)
+        more = claim_by(plan, takes, claimer, worker, token, out)
       end
       waits = waits and state == 'active' and out.n == 0 and not more
       note_idle(worker, waits, lanes, row[5])
@@ -131,8 +130,9 @@ local function exchange(keys, args)
   end
   settle(worker)
   tx.running_jobs = nil
+  local rules = rule_index.now()
   return {
-    now, state, more and 1 or 0, refused, out.records, concat(out.members), out.held, runs,
-    (wants or outdated) and snapshot() or false,
+    now, state, more and 1 or 0, refused, out.records, concat(out.members), out.held, out.runs,
+    rules.rungs[1] and rules.version or '', (wants or outdated) and snapshot() or false,
   }
 end
