@@ -9,10 +9,14 @@ import pytest
 
 from headway import Headway
 from headway.core.job import NewJob
+from headway.core.lease import ReportStatus
+from headway.core.policy.document import BUILT_IN, LimitRule
+from headway.core.policy.retry import Returned, judge
 from headway.dispatch.job_source import StoreJobSource
 from headway.policy_store.current import CurrentPolicy
+from headway.policy_store.rule_documents import declare_limits
 from headway.stores.redis.store import RedisStore
-from tests.conformance.builders import a_job, claim, claim_one, claimed_ids, end, register, submit
+from tests.conformance.builders import a_job, claim, claim_one, claimed_ids, end, register, report, submit
 from tests.servers import Valkey
 
 
@@ -56,6 +60,28 @@ async def test_a_claim_takes_exactly_as_many_as_it_may(store: RedisStore) -> Non
     await submit(store, *(a_job() for _ in range(20)))
     assert len(await claimed_ids(store, free=7)) == 7
     assert (await store.stats()).lanes["medium"].waiting == 13
+
+
+async def commands_of_a_drain(store: RedisStore, server: Valkey, *jobs: NewJob) -> int:
+    """How many commands one claim of all jobs and one report of all results cost."""
+    await submit(store, *jobs)
+    before = commands(server)
+    leases = await claim(store, free=100)
+    assert len(leases) == len(jobs)
+    reports = [judge(Returned(b"null"), lease, BUILT_IN) for lease in leases]
+    assert await report(store, *reports) == [ReportStatus.OK] * len(jobs)
+    return commands(server) - before
+
+
+@pytest.mark.parametrize("rule", [LimitRule(concurrency=1_000), LimitRule(count=1_000_000)], ids=["limit", "rate"])
+async def test_limits_and_tenants_cost_a_batch_no_commands_for_each_job(
+    store: RedisStore, server: Valkey, rule: LimitRule
+) -> None:
+    await register(store, slots=100)
+    plain = await commands_of_a_drain(store, server, *(a_job() for _ in range(50)))
+    await declare_limits(store, "t", {"t": rule})
+    limited = await commands_of_a_drain(store, server, *(a_job(tenant=f"{number}") for number in range(50)))
+    assert limited - plain < 20
 
 
 def test_threads_submit_each_on_a_connection_of_its_own(server: Valkey) -> None:

@@ -146,8 +146,7 @@ SHARE = Layout("share", "order_key:16 member:16")  # Behind the tenant, in the o
 COMPLETED = Layout("completed", "finished:15 members:*")
 IDEMPOTENCY = Layout("idempotency", "expires:15")  # Then the digest behind its length, and the job's id.
 WAIT_INTERVAL = Layout("wait_interval", "started:15 ended:15 reason:*")
-# A lease that the server sends with a wake-up. Then behind their lengths the class, the rung assigned and the lease, and
-# the job.
+# A lease that the server sends with a wake-up. Then class, rung assigned and lease behind their lengths, and the job.
 DIRECT_LEASE = Layout("direct_lease", "now:15 claim:16 member:16")
 
 LAYOUTS: dict[str, Layout] = {

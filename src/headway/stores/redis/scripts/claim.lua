@@ -51,9 +51,10 @@ function claim.take(take, want, worker, token, out)
   local clock, any_blocked, climbs = ordering.clock(number), blocked_queue.any(number), limits.on_ladder(key.rung)
   local fresh = $lease{token = token, epoch = 1, attempts = 1, crashes = 0, started = now15}
   local packed_class, no_timeout, asker = $lease{class = number}, $lease{timeout = 0}, text(worker)
-  local usual = $lease{timeout = bytes no_timeout, flags = 0} .. asker
+  local no_tenant, never_blocked = text(''), text('') .. text('')
+  local ends = {}  -- by flags: the end of most leases, from the timeout on
   local front, scores, recs, requeues, at, base = {}, {}, {}, {}, 0, 0
-  local leases, mine, aged, again, got, passed, more, highest = {}, {}, {}, {}, 0, 0, false, clock
+  local leases, mine, aged, again, got, passed, more, highest = {}, {}, {}, {}, 0, 0, false, nil
   local rung, first = '', 0  -- of the last jobs, and how many jobs came before them
   while got < want do
     if at == #front then  -- read the next part of the queue
@@ -62,7 +63,7 @@ function claim.take(take, want, worker, token, out)
       if clock then
         local found = call('ZRANGE', queue, base, base + want - got - 1, 'WITHSCORES')
         front, scores = {}, {}
-        for i = 1, #found, 2 do push(front, found[i]); push(scores, found[i + 1]) end
+        for i = 1, #found / 2 do front[i], scores[i] = found[2 * i - 1], found[2 * i] end
       else
         front = call('ZRANGE', queue, base, base + want - got - 1)
         scores = front
@@ -98,8 +99,10 @@ function claim.take(take, want, worker, token, out)
         more = true
         break
       end
-      local flags, extras, full, full_at, assigned, keys = record.flags(rec), nil, nil, nil, '', nil
-      if flags ~= 0 then extras = record.extras(rec) end
+      local flags, assigned = record.flags(rec), ''
+      local extras, tenant, own, full, full_at, keys
+      if flags ~= 0 then tenant, own = record.sharing(rec) end
+      if band(flags, $job.EXPIRES + $job.UNIQUE) ~= 0 then extras = record.extras(rec) end
       local expires = not requeue or band($requeue.flags(requeue), $requeue.NEVER_EXPIRES) == 0
       if expires and extras and extras.expires_ms
         and tonumber(record.since(rec)) + extras.expires_ms <= now then
@@ -111,8 +114,8 @@ function claim.take(take, want, worker, token, out)
         local fits = true
         if climbs then fits, assigned = limits.fit(key.rung) end
         if not fits then break end
-        if rules.may_limit or (extras and extras.limits) then
-          keys = rule_index.keys(record.task(rec), extras and extras.tenant, extras and extras.limits)
+        if rules.may_limit or own then
+          keys = rule_index.keys(rec, tenant, own)
           full, full_at = limits.first_full(keys)
         end
         if full then
@@ -131,7 +134,7 @@ function claim.take(take, want, worker, token, out)
           end
           passed = passed + 1
         else
-          local bits, tail, head = extras and extras.unique and $lease.UNIQUE or 0, asker, fresh
+          local bits, tail, head = extras and extras.unique and $lease.UNIQUE or 0, '', fresh
           if requeue then
             local attempts = math.min($requeue.attempts(requeue) + 1, 65535)  -- no more than two bytes hold
             head = $lease{
@@ -141,25 +144,28 @@ function claim.take(take, want, worker, token, out)
             push(again, member)
           end
           if clock then
-            bits, tail = bits + $lease.FAIR, tail .. text(extras and extras.tenant or '')
+            bits, tail = bits + $lease.FAIR, tenant or no_tenant
           end
-          local held = keys and limits.hold(member, keys)
-          if keys then limits.count_start(keys) end
-          if blocking or assigned ~= '' or (held and #held > 0) then
+          if keys then
+            limits.hold(member, keys)
+            limits.count_start(keys)
+          end
+          local held = keys and keys.packed or ''
+          if blocking then
+            local waited = num(now - tonumber($blocked.since(since)))
             bits = bits + $lease.TERMS
-            local waited = blocking and num(now - tonumber($blocked.since(since))) or ''
-            tail = tail .. text(assigned) .. text(blocking and block_reason(blocking) or '') .. text(waited)
-            for _, limit in ipairs(held or {}) do tail = tail .. text(limit) end
+            tail = tail .. text(assigned) .. text(block_reason(blocking)) .. text(waited) .. held
+          elseif assigned ~= '' or held ~= '' then
+            bits, tail = bits + $lease.TERMS, tail .. text(assigned) .. never_blocked .. held
           end
-          local held_as
-          if bits == 0 and not requeue then
-            held_as = head .. $lease{eligible = eligible, class = bytes packed_class, order_key = order} .. usual
-          else
+          local rest = not requeue and ends[bits]
+          if not rest then
             local timeout = requeue and $requeue[timeout](requeue) or no_timeout
-            held_as = head .. $lease{
-              eligible = eligible, class = bytes packed_class, order_key = order, timeout = bytes timeout, flags = bits}
-              .. tail
+            rest = $lease{timeout = bytes timeout, flags = bits} .. asker
+            if not requeue then ends[bits] = rest end
           end
+          local held_as = head .. $lease{eligible = eligible, class = bytes packed_class, order_key = order}
+            .. rest .. tail
           local n = #mine + 1
           mine[n], leases[2 * n - 1], leases[2 * n] = member, member, held_as
           claim.give(out, member, rec, requeue and held_as)
@@ -168,7 +174,7 @@ function claim.take(take, want, worker, token, out)
             rung, first = assigned, got
           end
           got = got + 1
-          if clock and tonumber(order) > highest then highest = tonumber(order) end
+          highest = order  -- jobs are taken in the order of their keys
           if climbs then limits.count_rung(assigned) end
           if blocking then
             call('HSET', P .. 'lease', member, held_as)
@@ -183,12 +189,13 @@ function claim.take(take, want, worker, token, out)
     end
   end
   if got > first then claim.give_run(out, key.name, got - first, rung) end
+  limits.flush()  -- before the leases, so that no limit counts too few
   bulk('HSET', P .. 'lease', leases)
   bulk('SADD', P .. 'l:' .. worker, mine)
   bulk('HDEL', P .. 'again', again)
-  if clock and highest > clock then
-    call('HSET', P .. 'clock', name, num(highest))
-    tx.clock[number] = highest
+  if clock and highest and tonumber(highest) > clock then
+    call('HSET', P .. 'clock', name, highest)
+    tx.clock[number] = tonumber(highest)
   end
   bulk('ZREM', P .. 'a:' .. name, aged)
   -- Last, so that no job leaves its queue before its lease is written.

@@ -44,12 +44,13 @@
 -- watched   string  exists while a client watches jobs
 local fmt, sub, byte, floor, concat, band, pack  -- set by the first call: none is there when the library is loaded
 local BASE, NONE, ZERO = 1e15, '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0', '000000000000000'
+local HELD_REMEMBERED_MAX = 5000  -- combinations of limits that a server remembers, to bound memory
 local SKIPPED_MAX, DUE_BATCH_MAX, WAITING_COUNT_MAX = 100, 200, 1000
 local STATES = {C = 'completed', F = 'failed', X = 'cancelled', D = 'dead_letter', Q = 'queued', E = 'executing'}
 local call, P, now, now15
 local tx = {  -- what the current call has read and changed
   adds = {}, order = {}, clock = {}, last = {}, eligible = {}, counts = {}, changed = {}, names = {}, room = {},
-  reached = {}, record = {},
+  reached = {}, record = {}, holds = {}, started = {},
 }
 
 -- The store time of each namespace, by the rule of core/policy/clock.py. The stored part is read again when a second
@@ -145,6 +146,11 @@ local function bulk(command, key, list)  -- one command for the whole list, unle
   else
     each(list, function(...) call(command, key, ...) end)
   end
+end
+
+local function gather(lists, name, value)  -- add to one of several lists
+  local list = lists[name]
+  if list then list[#list + 1] = value else lists[name] = {value} end
 end
 
 local function text(value) return pack('>I2', #value) .. value end
@@ -245,12 +251,24 @@ function record.extras(rec)
     return tonumber(sub(rec, at - #ZERO, at - 1))
   end
   if band(flags, $job.TENANT) ~= 0 then found.tenant = take() end
-  if band(flags, $job.LIMITS) ~= 0 then found.limits = texts(take()) end
+  if band(flags, $job.LIMITS) ~= 0 then take() end
   if band(flags, $job.EXPIRES) ~= 0 then found.expires_ms = number() end
   if band(flags, $job.UNIQUE) ~= 0 then found.unique = take() end
   if band(flags, $job.KEYED) ~= 0 then found.key, found.digest, found.key_ms = take(), take(), number() end
   if band(flags, $job.TIMED) ~= 0 then found.due, found.delay = number(), number() end
   return found
+end
+
+function record.sharing(rec)  -- the tenant behind its length, and the keys of its own limits as one text; or nil
+  local flags = record.flags(rec)
+  if flags == 0 then return nil, nil end
+  local at, tenant, keys = after_id(rec) + 4, nil, nil
+  if band(flags, $job.TENANT) ~= 0 then
+    local after = at + 2 + i2(rec, at)
+    tenant, at = sub(rec, at, after - 1), after
+  end
+  if band(flags, $job.LIMITS) ~= 0 then keys = text_at(rec, at) end
+  return tenant, keys
 end
 
 function record.of(member)
@@ -273,6 +291,20 @@ function lease.rest(held)  -- the part after the fields
     found.blocked_for, at = text_at(held, at)
     found.blocked_ms, at = text_at(held, at)
     found.held = texts(sub(held, at))
+  end
+  return found
+end
+
+local held_keys, held_count = {}, 0
+
+function lease.held(held, at)  -- the limits that count a lease, from the place of its rung on; they are remembered
+  for _ = 1, 3 do at = at + 2 + i2(held, at) end
+  local packed = sub(held, at)
+  local found = held_keys[packed]
+  if not found then
+    found, held_count = texts(packed), held_count + 1
+    if held_count > HELD_REMEMBERED_MAX then held_keys, held_count = {}, 1 end
+    held_keys[packed] = found
   end
   return found
 end

@@ -53,7 +53,7 @@ local function diagnose_job(keys, args)
     end
   end
   local limit_views = {}
-  for _, entry in ipairs(rule_index.keys(record.task(rec), extras.tenant, extras.limits)) do
+  for _, entry in ipairs(rule_index.keys(rec, record.sharing(rec))) do
     local rule = entry.rule
     push(limit_views, entry.key)
     push(limit_views, rule.most and num(call('SCARD', P .. 'h:' .. entry.key)) or '')

@@ -40,10 +40,12 @@ local function adopt()  -- count all leases again, and open all blocked queues
   tx.room = {}
   for i = 1, #held, 2 do
     local member, was, rec = held[i], held[i + 1], record.of(held[i])
-    local extras, rest = record.extras(rec), lease.rest(was)
-    rest.held = limits.hold(member, rule_index.keys(record.task(rec), extras.tenant, extras.limits))
+    local keys, rest = rule_index.keys(rec, record.sharing(rec)), lease.rest(was)
+    limits.hold(member, keys)
+    rest.held = keys.held
     call('HSET', P .. 'lease', member, lease.with_terms(was, rest))
   end
+  limits.flush()
   for number = 1, class.all() do
     for _, blocking in ipairs(call('HKEYS', P .. 'parks:' .. num(number))) do blocked_queue.open(number, blocking) end
   end

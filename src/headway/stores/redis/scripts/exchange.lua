@@ -4,8 +4,8 @@
 --          free and free_below, leave_free, number of reports, reports, number of progress notes, member, token and
 --          blob of each, number of takes, class, most, below_reserve, over and until of each
 -- returns  now, state of the worker, more, refused (index, answer ...), of the leases: their records, their members in
---          one text, those that are not fresh (index, lease ...) and their classes and rungs (text, how many in a row, rung
---          or '', ...); version of the rules if they have rungs, else ''; snapshot or false
+--          one text, those that are not fresh (index, lease ...), their classes and rungs (text, how many in a row,
+--          rung or '' ...); version of the rules if they have rungs, else ''; snapshot or false
 -- holds    never more leases than the totals of the plan, the slots of the worker or any limit in force allow
 local function note_idle(worker, waits, lanes, before_)  -- a worker that claims again while it is idle keeps its turn
   if before_ and (not waits or before_ ~= lanes) then

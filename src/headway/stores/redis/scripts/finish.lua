@@ -162,19 +162,22 @@ local batch = {}
 
 function batch.begin()
   return {
-    answers = {}, late = {}, outs = {}, ended = {}, done = {}, completed = {}, workers = {}, lived = {},
+    answers = {}, late = {}, outs = {}, ended = {}, done = {}, completed = {}, workers = {}, lived = {}, freed = {},
+    leases_of = {},
   }
 end
 
 function batch.leave(r, worker, member)  -- end a lease
   r.done[member] = true
   push(r.ended, member)
-  local mine = r.workers[worker]
-  if not mine then
-    mine = {}
-    r.workers[worker] = mine
+  gather(r.workers, worker, member)
+end
+
+function batch.release(r, member, held)  -- limits no longer count a lease
+  for _, key in ipairs(held) do
+    if not r.leases_of[key] then push(r.freed, key) end
+    gather(r.leases_of, key, member)
   end
-  push(mine, member)
 end
 
 function batch.flush_shares(r)  -- ended jobs no longer count for their tenants
@@ -190,8 +193,7 @@ function batch.forget(r, state, member, found, tenant)
     ordering.forget(number, tenant, key, member)
     return
   end
-  r.lived[number] = r.lived[number] or {}
-  push(r.lived[number], ordering.share(tenant, key, member))
+  gather(r.lived, number, ordering.share(tenant, key, member))
   if tx.last[number] then tx.last[number][tenant] = nil end
 end
 
@@ -223,7 +225,7 @@ function batch.take(r, k, report, found)  -- apply one report of any kind
     entry = entry .. text(rest.worker) .. attempt
     call('HSET', P .. 'tries', member, (call('HGET', P .. 'tries', member) or '') .. pack('>I4', #entry) .. entry)
   end
-  if rest.held then limits.release(member, rest.held) end
+  batch.release(r, member, rest.held or {})
   if rest.tenant then batch.forget(r, state, member, found, rest.tenant) end
   if state == 'Q' then
     count(attempt and attempt ~= '' and 'retried' or report.front and 'released' or 'snoozed', 1)  -- as counted_as
@@ -244,6 +246,7 @@ function batch.settle(r)
   bulk('HSET', P .. 'out', r.outs)
   batch.flush_shares(r)
   bulk('HDEL', P .. 'lease', r.ended)
+  limits.release(r.freed, r.leases_of)
   for worker, mine in pairs(r.workers) do
     bulk('SREM', P .. 'l:' .. worker, mine)
   end
@@ -276,10 +279,10 @@ function finish.apply(args, at, n)
   for k = 1, n do
     local member, said, found = members[k], args[starts[k] + 1], held[k]
     local flags = found and $lease.flags(found)
-    if plain and (flags == 0 or flags == $lease.FAIR) and states[k] == 'C' and not done[member]
-      and $lease.token(found) == $report.token(said) then  -- the usual case: it completed, without limits or unique key
+    if plain and flags and band(flags, $lease.UNIQUE) == 0 and states[k] == 'C' and not done[member]
+      and $lease.token(found) == $report.token(said) then  -- the usual case: it completed, and has no unique key
       local size = #found
-      local worker, after = text_at(found, $lease.size + 1)
+      local worker, at_ = text_at(found, $lease.size + 1)
       if not sizes[size] then
         sizes[size] = $outcome{state = 'C', finished = now15, kind = 'E', length = size}
       end
@@ -287,16 +290,13 @@ function finish.apply(args, at, n)
       outs[2 * usual - 1], outs[2 * usual] = member, sizes[size] .. found .. $report.body(said)
       completed[#completed + 1] = member
       batch.leave(r, worker, member)
-      if flags == $lease.FAIR then
-        local number = $lease.class(found)
-        local lived = r.lived[number]
-        if not lived then
-          lived = {}
-          r.lived[number] = lived
-        end
-        lived[#lived + 1] = sub(found, after) .. $share{order_key = $lease.order_key(found), member = member}
-        if tx.last[number] then tx.last[number] = nil end
+      if band(flags, $lease.FAIR) ~= 0 then
+        local number, after = $lease.class(found), at_ + 2 + i2(found, at_)
+        local sharer = sub(found, at_, after - 1)
+        gather(r.lived, number, sharer .. $share{order_key = $lease.order_key(found), member = member})
+        tx.last[number], at_ = nil, after
       end
+      if band(flags, $lease.TERMS) ~= 0 then batch.release(r, member, lease.held(found, at_)) end
     else
       batch.take(r, k, read_report(args, starts[k]), found)
     end

@@ -3,6 +3,7 @@
 -- meta has the rules in force as JSON. The client that wrote them last compiled them: see ``lua_rules.py``. A server
 -- decodes each version once.
 local rule_indexes = {}
+local KEYS_REMEMBERED_MAX = 5000  -- tasks, tenants and keys of which a server remembers the limits; bounds memory
 local rule_index = {}
 
 function rule_index.now()
@@ -12,12 +13,17 @@ function rule_index.now()
   if not known or known.version ~= version then
     local body = call('HGET', P .. 'meta', 'book')
     known = body and cjson.decode(body) or cjson.decode('{}')
-    known.version, known.of_task = version, {}
+    known.version, known.found, known.found_count = version, {}, 0
     known.limits, known.rungs, known.costs, known.weights =
       known.limits or {}, known.rungs or {}, known.costs or {}, known.weights or {}
     known.lanes, known.tasks, known.tenants = known.lanes or {}, known.tasks or {}, known.tenants or {}
     known.learned = next(known.costs) ~= nil
-    known.may_limit = next(known.limits) ~= nil or next(known.tasks) ~= nil or next(known.tenants) ~= nil
+    known.by_task, known.by_tenant = next(known.tasks) ~= nil, next(known.tenants) ~= nil
+    for _, rule in pairs(known.limits) do
+      known.by_task = known.by_task or not rule.param
+      known.by_tenant = known.by_tenant or rule.by_tenant or false
+    end
+    known.may_limit = known.by_task or known.by_tenant
     rule_indexes[P] = known
   end
   tx.rule_index = known
@@ -29,42 +35,67 @@ function rule_index.lane_paused(lane)
   return rules.everything or rules.lanes[lane]
 end
 
-local function limits_of(rules, task)
-  local found = rules.of_task[task]
-  if not found then
-    found = {}
-    for name, rule in pairs(rules.limits) do
-      local applies = not rule.param and not rule.tasks
-      for _, pattern in ipairs(not rule.param and rule.tasks or {}) do
-        applies = applies or string.match(task, pattern) ~= nil
-      end
-      if applies then push(found, {name = name, rule = rule}) end
-    end
-    rules.of_task[task] = found
-  end
-  return found
-end
-
 local function in_order(one, other)
   local a, b = one.rule.interval ~= nil, other.rule.interval ~= nil
   if a ~= b then return b end
   return before(one.key, other.key)
 end
 
-function rule_index.keys(task, tenant, bound)  -- the limits that count a job: pauses, then concurrency, then rates
-  local rules, found, limited = rule_index.now(), {}, {}
+local function applies(rule, task)
+  if rule.param or not rule.tasks then return not rule.param end
+  for _, pattern in ipairs(rule.tasks) do
+    if string.match(task, pattern) then return true end
+  end
+  return false
+end
+
+local function find_keys(rules, task, tenant, own)
+  local found, limited = {held = {}, packed = ''}, {}
   if rules.tasks[task] then push(found, {key = '=paused:task:' .. task, rule = {most = 0}}) end
   if tenant and rules.tenants[tenant] then push(found, {key = '=paused:tenant:' .. tenant, rule = {most = 0}}) end
-  for _, entry in ipairs(limits_of(rules, task)) do
-    local key = entry.rule.counter
-    push(limited, {key = entry.rule.by_tenant and key .. '=' .. (tenant or '') or entry.name, rule = entry.rule})
+  for name, rule in pairs(rules.limits) do
+    if applies(rule, task) then
+      push(limited, {key = rule.by_tenant and rule.counter .. '=' .. (tenant or '') or name, rule = rule})
+    end
   end
-  for _, key in ipairs(bound or {}) do
+  for _, key in ipairs(texts(own)) do
     local rule = rules.limits[string.match(key, '^[^=]*')]
     if rule then push(limited, {key = key, rule = rule}) end
   end
   table.sort(limited, in_order)
   for _, entry in ipairs(limited) do push(found, entry) end
+  for _, entry in ipairs(found) do
+    if entry.rule.most then
+      push(found.held, entry.key)
+      found.packed = found.packed .. text(entry.key)
+    end
+  end
+  return found
+end
+
+-- Return the limits that count a job: pauses, then concurrency, then rates. ``held`` are the keys that count its lease,
+-- and ``packed`` the same as one text. Jobs of one task, tenant and keys share the answer.
+function rule_index.keys(rec, tenant, own)
+  local rules = rule_index.now()
+  local task = rules.by_task and record.task(rec) or ''
+  local sharer = rules.by_tenant and tenant or ''
+  local of_task = rules.found[task]
+  if not of_task then
+    of_task = {}
+    rules.found[task] = of_task
+  end
+  local of_tenant = of_task[sharer]
+  if not of_tenant then
+    of_tenant = {}
+    of_task[sharer] = of_tenant
+  end
+  local found = of_tenant[own or '']
+  if not found then
+    found = find_keys(rules, task, sharer ~= '' and text_at(sharer, 1) or nil, own or '')
+    of_tenant[own or ''] = found
+    rules.found_count = rules.found_count + 1
+    if rules.found_count > KEYS_REMEMBERED_MAX then rules.found, rules.found_count = {}, 0 end
+  end
   return found
 end
 
@@ -113,34 +144,38 @@ function limits.first_full(keys)  -- the first key without room, and the moment 
   return nil
 end
 
-function limits.hold(member, keys)  -- count a lease; return the keys that count it
-  local held = {}
-  for _, entry in ipairs(keys) do
-    if entry.rule.most then
-      local n = used(entry.key)
-      call('SADD', P .. 'h:' .. entry.key, member)
-      tx.room[entry.key] = n + 1
-      push(held, entry.key)
-    end
+function limits.hold(member, keys)  -- count a lease
+  for _, key in ipairs(keys.held) do
+    tx.room[key] = used(key) + 1
+    gather(tx.holds, key, member)
   end
-  return held
 end
 
 function limits.count_start(keys)  -- use up one start of each rate
   for _, entry in ipairs(keys) do
-    if entry.rule.interval then
-      local at = reached(entry.key) + entry.rule.interval
-      tx.reached[entry.key] = at
-      call('HSET', P .. 'rates', entry.key, num(at))
+    local interval = entry.rule.interval
+    if interval then
+      tx.reached[entry.key] = reached(entry.key) + interval
+      tx.started[entry.key] = true
     end
   end
 end
 
-function limits.release(member, held)
-  for _, key in ipairs(held) do
-    call('SREM', P .. 'h:' .. key, member)
+function limits.flush()  -- write what hold and count_start have counted
+  for key, members in pairs(tx.holds) do bulk('SADD', P .. 'h:' .. key, members) end
+  local rates = {}
+  for key in pairs(tx.started) do push(rates, key, num(tx.reached[key])) end
+  bulk('HSET', P .. 'rates', rates)
+  tx.holds, tx.started = {}, {}
+end
+
+function limits.release(freed, leases_of)  -- the keys in order, and the leases that each no longer counts
+  for _, key in ipairs(freed) do
+    bulk('SREM', P .. 'h:' .. key, leases_of[key])
     tx.room[key] = nil
-    blocked_queue.release(key)
+  end
+  if #freed > 0 and not quiet() and call('EXISTS', P .. 'parked') == 1 then
+    for _, key in ipairs(freed) do blocked_queue.release(key) end
   end
 end
 
