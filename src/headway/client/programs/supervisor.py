@@ -1,4 +1,4 @@
-"""Supervises a program for a worker: starts it with its limits, ends all its processes, and removes its folder.
+"""Supervises a program of a worker: starts it with its limits, ends all its processes, and removes its folder.
 
 Why a separate process? Limits must be set between fork and exec. ``preexec_fn`` may deadlock in a process with
 threads, and ``posix_spawn`` cannot set limits. A launcher that sets limits and then becomes the program would leave
@@ -22,6 +22,10 @@ The messages on the socket are lines, except for the second:
     supervisor: ended exit|output CODE CPU SECONDS  CODE is negative for a signal; every process is gone now
 
 The folder stays until the worker closes its side. If the worker does so before the end, the program is stopped too.
+
+The program of a session runs under a terminal. It has no folder, and its limits and words are arguments of the
+supervisor. The supervisor hangs the terminal up when the program ends or the worker closes its side: SIGHUP to every
+process that is left, SIGKILL after a grace. It exits with the code of the program, as shells do.
 """
 
 import _signal  # type: ignore[import-not-found]  # pyright: ignore[reportMissingImports]
@@ -31,11 +35,13 @@ import select
 import sys
 import time
 
-GRACE = 0.5  # Seconds between SIGTERM and SIGKILL.
+GRACE = 0.5  # Seconds between SIGTERM, or SIGHUP for a terminal, and SIGKILL.
 TICK = 0.05  # Seconds between checks of the folder and of the worker.
 ENTRIES_MAX = 10_000  # Files and folders that a program may have.
 DEPTH_MAX = 32  # Levels of folders that a program may have.
 OPEN_FILES = 256
+TERMINAL = "--terminal"
+NOT_FOUND, NOT_STARTED = 127, 126  # The exit codes of shells for these cases.
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -54,13 +60,19 @@ class Spec:
 
 
 def main() -> None:
-    """Run one program. ``argv``: the descriptor of the socket, and the parent of the program's folder."""
-    link = int(sys.argv[-2])
+    """Run one program. ``argv``: the descriptor of the link to the worker, and the parent of the program's folder.
+
+    For a terminal: the descriptor, ``TERMINAL``, the CPU seconds, the bytes of memory, and the program's words.
+    """
+    link = int(sys.argv[1])
     os.set_inheritable(link, False)
-    os.umask(0o077)
     for number in (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP):  # The worker handles these and decides.
         _signal.signal(number, _signal.SIG_IGN)
-    folder = f"{sys.argv[-1]}/headway-{os.urandom(8).hex()}".encode()
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    if sys.argv[2] == TERMINAL:
+        os._exit(_attend(link, *sys.argv[3:]))
+    os.umask(0o077)
+    folder = f"{sys.argv[2]}/headway-{os.urandom(8).hex()}".encode()
     os.mkdir(folder, 0o700)
     try:
         _send_line(link, b"folder " + folder)
@@ -73,17 +85,11 @@ def main() -> None:
 
 
 def _serve(link: int, folder: bytes, spec: Spec) -> None:
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    wake, woken = os.pipe()
-    os.set_blocking(woken, False)
-    _signal.signal(_signal.SIGCHLD, lambda *_: None)
-    _signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    wake = _watch_children()
     before, _ = _measure(folder)
     began = time.monotonic()
     pid, problem = _start(folder, spec)
-    devnull = os.open(os.devnull, os.O_RDWR)
-    for number in (1, 2):  # Otherwise the worker would never see the end of the streams.
-        os.dup2(devnull, number)
+    _close_streams()
     if problem is not None:
         os.waitpid(pid, 0)
         _send_line(link, b"unstartable %d" % problem)
@@ -99,6 +105,45 @@ def _serve(link: int, folder: bytes, spec: Spec) -> None:
         closed = not os.read(link, 4_096)
 
 
+def _attend(link: int, cpu: str, memory: str, *argv: str) -> int:
+    """Run a program under the terminal that is the standard input. Return its exit code."""
+    wake = _watch_children()
+    pid = os.fork()
+    if pid == 0:
+        _become_in_terminal(cpu, memory, argv)
+    _close_streams()
+    watch = _ProgramWatch(pid, b"", None)
+    code = NOT_STARTED
+    readable: list[int] = []
+    while link not in readable:
+        readable, _, _ = select.select([link, wake], [], [])
+        if wake in readable:
+            os.read(wake, 4_096)
+        watch.reap()
+        if watch.ended:
+            code = watch.code if watch.code >= 0 else 128 - watch.code
+            break
+    watch.hang_up()
+    watch.end_all()
+    return code
+
+
+def _watch_children() -> int:
+    """Return a descriptor that becomes readable when a child ends."""
+    wake, woken = os.pipe()
+    os.set_blocking(woken, False)
+    _signal.signal(_signal.SIGCHLD, lambda *_: None)
+    _signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    return wake
+
+
+def _close_streams() -> None:
+    """Leave the streams to the program. Otherwise the worker would never see their end."""
+    devnull = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(devnull, number)
+
+
 class _ProgramWatch:
     """Waits for the end of a program, and stops it."""
 
@@ -107,7 +152,7 @@ class _ProgramWatch:
         self._folder = folder
         self._limit = limit
         self._parent = os.getppid()
-        self._ended = False
+        self.ended = False
         self._scan_at = 0.0
         self.code = 0
         self.cpu = 0.0
@@ -127,11 +172,11 @@ class _ProgramWatch:
                 closed = lost or not os.read(link, 4_096)
                 kill_at = time.monotonic() + GRACE
                 self._kill_group(_signal.SIGTERM)
-            self._reap()
+            self.reap()
             if kill_at is not None:
-                if time.monotonic() >= kill_at or (self._ended and not self._kill_group(0)):
+                if time.monotonic() >= kill_at or (self.ended and not self._kill_group(0)):
                     return closed
-            elif self._ended:
+            elif self.ended:
                 return False
             elif self._scan_at <= time.monotonic():
                 began = time.monotonic()
@@ -140,6 +185,35 @@ class _ProgramWatch:
                     return False
                 self._scan_at = began + 20 * (time.monotonic() - began)  # Use at most a twentieth of the time for this.
 
+    def hang_up(self) -> None:
+        """Send SIGHUP to every process that is left, and wait until all have ended or the grace is over."""
+        deadline = time.monotonic() + GRACE
+        for number in (_signal.SIGHUP, _signal.SIGCONT):  # A stopped process cannot handle SIGHUP.
+            for pid in self._left():
+                _kill(pid, number)
+        while self._left() and time.monotonic() < deadline:
+            time.sleep(TICK)
+            self.reap()
+
+    def _left(self) -> list[int]:
+        """Return all descendants of this process. Outside Linux, return the program's process group."""
+        if sys.platform != "linux":
+            return [-self._pid] if self._kill_group(0) else []
+        parents: dict[int, list[int]] = {}
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                try:
+                    with open(f"/proc/{name}/stat", "rb") as file:
+                        state, parent = file.read().rpartition(b")")[2].split()[:2]
+                except (OSError, ValueError):
+                    continue
+                if state not in (b"Z", b"X"):
+                    parents.setdefault(int(parent), []).append(int(name))
+        found = parents.get(os.getpid(), [])
+        for pid in found:  # The list grows during the loop.
+            found += parents.get(pid, [])
+        return found
+
     def end_all(self) -> None:
         """Kill all remaining processes and wait until they are gone."""
         wait = 0.001
@@ -147,11 +221,8 @@ class _ProgramWatch:
             in_group = self._kill_group(_signal.SIGKILL)
             children = _children()
             for pid in children:
-                try:
-                    os.kill(pid, _signal.SIGKILL)
-                except OSError:
-                    pass
-            if not self._reap() or (not children and not in_group):
+                _kill(pid, _signal.SIGKILL)
+            if not self.reap() or (not children and not in_group):
                 return
             time.sleep(wait)
             wait = min(2 * wait, TICK)
@@ -160,7 +231,7 @@ class _ProgramWatch:
         size, odd = _measure(self._folder)
         return odd or (self._limit is not None and size > self._limit)
 
-    def _reap(self) -> bool:
+    def reap(self) -> bool:
         """Reap processes that ended. Return whether any process remains."""
         while True:
             try:
@@ -170,7 +241,7 @@ class _ProgramWatch:
             if pid == 0:
                 return True
             if pid == self._pid:
-                self._ended = True
+                self.ended = True
                 self.code = os.waitstatus_to_exitcode(status)
                 self.cpu = usage.ru_utime + usage.ru_stime
 
@@ -207,8 +278,7 @@ def _exec(folder: bytes, spec: Spec) -> None:
     _prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)  # In case the supervisor itself is killed.
     os.chdir(folder)
     os.dup2(os.open(spec.stdin or os.devnull, os.O_RDONLY), 0)
-    for name in ("SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP", "SIGPIPE", "SIGXFSZ"):  # Python ignores the last two.
-        _signal.signal(getattr(_signal, name), _signal.SIG_DFL)
+    _reset_signals()
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_NOFILE, OPEN_FILES)
     if spec.output is not None:
@@ -218,6 +288,35 @@ def _exec(folder: bytes, spec: Spec) -> None:
     if spec.memory is not None:
         _limit(resource.RLIMIT_AS, spec.memory)
     os.execve(spec.program, spec.argv, spec.env)
+
+
+def _become_in_terminal(cpu: str, memory: str, argv: tuple[str, ...]) -> None:
+    """Turn this process into the program, with the terminal as the controlling one."""
+    import fcntl
+    import termios
+
+    code = NOT_STARTED
+    try:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        _reset_signals()
+        _limit(resource.RLIMIT_CORE, 0)
+        if cpu:
+            _limit(resource.RLIMIT_CPU, int(cpu))
+        if memory:
+            _limit(resource.RLIMIT_AS, int(memory))
+        os.execvp(argv[0], argv)
+    except OSError as problem:
+        os.write(2, f"{argv[0]}: {problem.strerror}\r\n".encode())
+        code = NOT_FOUND if isinstance(problem, FileNotFoundError) else NOT_STARTED
+    finally:
+        os._exit(code)
+
+
+def _reset_signals() -> None:
+    for name in ("SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP", "SIGPIPE", "SIGXFSZ"):  # Python ignores the last two.
+        _signal.signal(getattr(_signal, name), _signal.SIG_DFL)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
 
 
 def _limit(what: int, soft: int, hard: int | None = None) -> None:
@@ -235,6 +334,13 @@ def _prctl(option: int, value: int) -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except OSError:  # It has ended meanwhile.
+        pass
 
 
 def _children() -> list[int]:

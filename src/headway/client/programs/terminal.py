@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import json
 import os
 import pty
 import struct
 import sys
 import termios
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
+from headway.client.programs.process import SUPERVISOR
+from headway.client.programs.supervisor import TERMINAL
 from headway.runtime.bounded_wait import end_tasks
 
-SUPERVISOR = Path(__file__).with_name("terminal_supervisor.py")
 CHUNK = 32 << 10
 # The only variables passed on, because the worker's environment may hold passwords.
 INHERITED_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR")
@@ -113,7 +112,7 @@ class _Terminal:
     ) -> _Terminal:
         master, slave = pty.openpty()
         theirs, link = os.pipe()
-        wanted = {"argv": list(argv), "cpu": cpu, "memory": memory, "link": theirs}
+        limits = ["" if limit is None else str(limit) for limit in (cpu, memory)]
         try:
             _set_size(master, size)
             process = await asyncio.create_subprocess_exec(
@@ -121,7 +120,10 @@ class _Terminal:
                 "-I",
                 "-S",
                 str(SUPERVISOR),
-                json.dumps(wanted),
+                str(theirs),
+                TERMINAL,
+                *limits,
+                *argv,
                 stdin=slave,
                 stdout=slave,
                 stderr=slave,
