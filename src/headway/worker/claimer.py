@@ -157,13 +157,11 @@ class Claimer:
                 reply = await self._exchange()
                 if self._stopped and not self._filled:
                     return
-                if self._free() > 0 and not self._ended:
-                    if reply.more:
-                        continue
-                    if reply.leases and not self._only_reserve_left():
-                        await asyncio.sleep(0)  # Start the claimed jobs before the next claim.
-                        continue
-                await self._pause(reply)
+                if reply.leases and not self._ended:
+                    await asyncio.sleep(0)  # The claimed jobs start. Those that never suspend end at once.
+                again = reply.more or (reply.leases and not self._only_reserve_left())
+                if self._ended or not again or self._free() <= 0:
+                    await self._pause(reply)
         finally:
             if waiting is not None:
                 waiting.cancel()
