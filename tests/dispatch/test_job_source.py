@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from headway.core.errors import StoreUnavailable
+from headway.core.job import ClassKey
+from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Returned
+from headway.core.snapshot import Plan, Take
 from headway.core.worker import WorkerState
 from headway.dispatch.job_source import FinishedRun, StoreJobSource
 from headway.policy_store.current import CurrentPolicy
@@ -213,3 +218,35 @@ async def test_a_worker_serves_a_task_that_another_did_not_know_once_it_can_lear
     leases = [lease for _ in range(4) for lease in (await job_source.exchange([], [], free=5, free_below=4)).leases]
     assert [lease.class_key.needs for lease in leases] == [("task:shop.bill",)]
     assert sorted(asked) == ["shop.bill", "shop.lost"]  # Each once, however often jobs are seen to wait.
+
+
+class Witness(MemoryStore):
+    """A store that keeps the plans it was asked to claim by."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock=clock)
+        self.plans: list[Plan | None] = []
+
+    async def exchange(self, request: Exchange) -> ExchangeReply:
+        self.plans.append(request.plan)
+        return await super().exchange(request)
+
+
+async def test_the_next_plan_follows_the_free_slots_and_the_policy(clock: ManualClock) -> None:
+    store, in_force = Witness(clock), CurrentPolicy()
+    await register(store)
+    await store.submit([a_job(lane="low") for _ in range(10)])
+    job_source = StoreJobSource(store, in_force, "w1", ())
+    for _ in range(3):
+        await job_source.exchange([], [], free=1, free_below=1)
+    await job_source.exchange([], [], free=2, free_below=1)
+    in_force.policy = replace(BUILT_IN, reserve=replace(BUILT_IN.reserve, lanes=frozenset({"low"})))
+    await job_source.exchange([], [], free=2, free_below=1)
+    low = ClassKey("low")
+    assert [plan.takes if plan else None for plan in store.plans] == [
+        (),
+        (Take(low, 1, below_reserve=True),),
+        (Take(low, 1, below_reserve=True),),
+        (Take(low, 1, below_reserve=True),),
+        (Take(low, 2, below_reserve=False),),
+    ]

@@ -85,6 +85,8 @@ class StoreJobSource:
         self._asked = -1.0  # When this worker last asked for jobs,
         self._waits_for: tuple[str, ...] | None = None  # of these lanes (None: any),
         self._waits = False  # and whether the store wakes it for them.
+        self._planned_for: tuple[object, ...] = ()  # What the last plan was made from,
+        self._planned = Plan()  # and the plan.
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -135,19 +137,11 @@ class StoreJobSource:
         if woken and free > 0 and not (finished or progress) and (handed := self._handed()) is not None:
             return handed
         if self._request is None or claim_id is not None:
-            takes = plan(
-                self._snapshot,
-                free=free,
-                free_below=free_below,
-                offers=self._offers,
-                policy=policy,
-                clocks=self._clocks,
-            )
             self._request = Exchange(
                 self._worker_id,
                 claim_id or os.urandom(TOKEN_BYTES),
                 finished,
-                takes._replace(known=len(self._snapshot.classes)) if free > 0 else None,
+                self._plan(free, free_below) if free > 0 else None,
                 progress,
                 wait=wait and free > 0,
                 want_snapshot=free > 0 and not woken and time.monotonic() - self._seen > self._age_max(free_below),
@@ -173,6 +167,17 @@ class StoreJobSource:
             if answer.leases:
                 self._time_start()
         return result
+
+    def _plan(self, free: int, free_below: int) -> Plan:
+        """Return the plan for the free slots. A plan for a single class depends on no clock and is used again."""
+        snapshot, policy = self._snapshot, self._in_force.policy
+        planned_for = (snapshot, policy, self._offers, free, free_below)
+        if len(snapshot.classes) > 1 or planned_for != self._planned_for:
+            made = plan(
+                snapshot, free=free, free_below=free_below, offers=self._offers, policy=policy, clocks=self._clocks
+            )
+            self._planned_for, self._planned = planned_for, made._replace(known=len(snapshot.classes))
+        return self._planned
 
     def offer_learned(self, learn: Callable[[str], bool]) -> None:
         """Also serve jobs of tasks that other workers did not know, if ``learn`` finds the task by its name."""
