@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
@@ -205,6 +206,23 @@ async def test_a_feed_counts_waits_runs_and_round_trips(clock: ManualClock) -> N
     assert bucket(counted, "spans|completed|medium") == {1.0: 3}
     assert sum(counted.rows["exchanges|jobs"][:-1]) == 1
     assert recorder.noted == {}
+
+
+async def test_a_claim_counts_once_its_jobs_had_a_turn_to_start(clock: ManualClock) -> None:
+    store = MemoryStore(clock=clock)
+    await register(store)
+    recorder = MetricsRecorder()
+    feed = StoreJobSource(store, CurrentPolicy(), "w1", (), recorder=recorder)
+    await submit(store, a_job(), a_job())
+    while not (await feed.exchange([], [], free=1, free_below=1)).leases:
+        pass
+    for _ in range(2):
+        await asyncio.sleep(0)
+    assert sum(recorder.counted().rows["waits|medium"][:-1]) == 1
+    assert sum(recorder.counted().rows["starts"][:-1]) == 1
+    await feed.exchange([], [], free=1, free_below=1)
+    await feed.close()  # Counts what is left, so that a worker that ends loses nothing.
+    assert sum(recorder.counted().rows["waits|medium"][:-1]) == 2
 
 
 async def test_the_jobs_of_a_dead_worker_count_where_they_are_returned(store: Store) -> None:

@@ -8,6 +8,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from headway.core.errors import StoreError
@@ -87,6 +88,8 @@ class StoreJobSource:
         self._waits = False  # and whether the store wakes it for them.
         self._planned_for: tuple[object, ...] = ()  # What the last plan was made from,
         self._planned = Plan()  # and the plan.
+        self._runs: Sequence[tuple[Lease, float]] = ()  # Finished runs of the request that are not recorded yet.
+        self._unrecorded: Callable[[], None] | None = None  # Records the last exchange that returned jobs.
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -106,7 +109,8 @@ class StoreJobSource:
         """Exchange for a runner of this process: learn from its finished runs and decide what becomes of their jobs."""
         reports: Sequence[Report] = ()
         if finished and self._request is None:
-            self.learn([(lease, seconds) for lease, _, seconds in finished])
+            self._runs = [(lease, seconds) for lease, _, seconds in finished]
+            self._correct(self._runs)
             policy, chance = self._in_force.policy, random.random
             reports = [judge(ending, lease, policy, chance=chance()) for lease, ending, _ in finished]
         return await self.exchange_reports(reports, progress, free=free, free_below=free_below, woken=woken)
@@ -150,8 +154,11 @@ class StoreJobSource:
             )
         request = self._request
         self._waits = False
-        answer = await self._ask(request, may_repeat=claim_id is not None)
-        self._request = None
+        asked = time.monotonic()
+        answer = await self._ask(request)
+        answered = time.monotonic()
+        record = partial(self._record, request, answer, self._runs, asked, answered, here=claim_id is None)
+        self._runs, self._request = (), None
         if any(lease.unreadable for lease in answer.leases):
             answer = await self._without_unreadable(answer)
         self._charge(answer.leases)
@@ -159,13 +166,14 @@ class StoreJobSource:
         self._waits = (
             request.wait and not answer.leases and not result.more and answer.worker_state is WorkerState.ACTIVE
         )
-        self._waits_for, self._asked = request.wait_lanes, time.monotonic()
+        self._waits_for, self._asked = request.wait_lanes, answered
         if answer.snapshot is not None and answer.snapshot.running_jobs is not None:
             result = await self._make_room(answer.snapshot, result)
-        if claim_id is None:  # With a claim id, the slots and jobs are in another process.
-            self._recorder.idle(self._idle_reserve(request.plan, answer.leases))
-            if answer.leases:
-                self._time_start()
+        if answer.leases and claim_id is None:
+            self._record_later(record)
+        else:
+            self._flush()
+            record()
         return result
 
     def _plan(self, free: int, free_below: int) -> Plan:
@@ -219,8 +227,7 @@ class StoreJobSource:
             return None
         self._waits, self._dry = False, True
         self._charge(answer.leases)
-        self._recorder.claimed(answer.leases)
-        self._time_start()
+        self._record_later(partial(self._record_claim, answer.leases, time.monotonic()))
         return ClaimResult(answer.leases, (), False, WorkerState.ACTIVE, None)
 
     def _charge(self, leases: Sequence[Lease]) -> None:
@@ -243,28 +250,59 @@ class StoreJobSource:
         self._idle_since = time.monotonic()
         return True
 
-    async def _ask(self, request: Exchange, *, may_repeat: bool) -> ExchangeReply:
-        recorder, asked = self._recorder, time.monotonic()
+    async def _ask(self, request: Exchange) -> ExchangeReply:
         try:
             reach("exchange.before")
             answer = await self._store.exchange(request)
             reach("exchange.after")
         except StoreError:
-            recorder.trouble()
+            self._recorder.trouble()
             raise
-        recorder.exchanged(time.monotonic() - asked, len(answer.leases))
-        if request.finished:
-            recorder.reported(request.finished, answer.refused)
-        if answer.leases:  # Leases of a repeated claim are counted already.
-            fresh = [lease for lease in answer.leases if lease.started_at == answer.now_at] if may_repeat else None
-            recorder.claimed(answer.leases if fresh is None else fresh)
         return answer
 
-    def _time_start(self) -> None:
-        """Record the start delay after the next turn of the loop, when the claimed jobs have started."""
+    def _record_later(self, record: Callable[[], None]) -> None:
+        """Record an exchange after the next turn of the loop.
+
+        By then the claimed jobs have started. If they have ended too, the store already works on the next exchange.
+        """
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-        self._loop.call_soon(self._loop.call_soon, self._recorder.began, time.monotonic())
+        self._flush()
+        self._unrecorded = record
+        self._loop.call_soon(self._loop.call_soon, self._flush)
+
+    def _flush(self) -> None:
+        record, self._unrecorded = self._unrecorded, None
+        if record is not None:
+            record()
+
+    def _record(
+        self,
+        request: Exchange,
+        answer: ExchangeReply,
+        runs: Sequence[tuple[Lease, float]],
+        asked: float,
+        answered: float,
+        *,
+        here: bool,
+    ) -> None:
+        """Count an exchange, its reports and its claims. ``here``: the slots and jobs are in this process."""
+        recorder, leases = self._recorder, answer.leases
+        recorder.exchanged(answered - asked, len(leases))
+        if runs:
+            self._note(runs)
+        if request.finished:
+            recorder.reported(request.finished, answer.refused)
+        if here:
+            recorder.idle(self._idle_reserve(request.plan, leases))
+            if leases:
+                self._record_claim(leases, answered)
+        elif leases:  # Leases of a repeated claim are counted already.
+            recorder.claimed([lease for lease in leases if lease.started_at == answer.now_at])
+
+    def _record_claim(self, leases: Sequence[Lease], claimed: float) -> None:
+        self._recorder.claimed(leases)
+        self._recorder.began(claimed)
 
     def _idle_reserve(self, asked: Plan | None, leases: Sequence[Lease]) -> int:
         """Return how many reserved slots are idle while jobs of other lanes wait that could run here."""
@@ -300,14 +338,21 @@ class StoreJobSource:
 
     def leave(self) -> None: ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        self._flush()
 
     def learn(self, runs: Sequence[tuple[Lease, float]]) -> None:
         """Record how many seconds jobs took, and correct the charges of their lanes."""
+        self._correct(runs)
+        self._note(runs)
+
+    def _correct(self, runs: Sequence[tuple[Lease, float]]) -> None:
         if len(self._snapshot.classes) > 1:
             for lease, seconds in runs:
                 over = seconds - self._durations.expected(lease.task)
                 self._clocks.correct(self._in_force.policy, lease.class_key, min(over, DEBT_MAX))
+
+    def _note(self, runs: Sequence[tuple[Lease, float]]) -> None:
         self._durations.ended(runs)
         self._recorder.note(runs)
 
