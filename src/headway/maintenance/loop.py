@@ -42,12 +42,7 @@ async def run_chores(chores: Iterable[Chore], outage: Outage) -> None:
 
 
 async def every(
-    interval: float,
-    chore: ChoreFunction,
-    *,
-    name: str,
-    outage: Outage | None = None,
-    wake: asyncio.Event | None = None,
+    interval: float, chore: ChoreFunction, *, name: str, outage: Outage | None = None, wake: asyncio.Event | None = None
 ) -> None:
     """Repeat a chore at a jittered interval, after the seconds that it returned, or at once when ``wake`` is set.
 

@@ -40,25 +40,24 @@ async def render(store: Store, policy: Policy, accept: str = "") -> tuple[bytes,
 def store_families(stats: Stats, policy: Policy) -> Iterator[MetricFamily]:
     """Yield the metrics that one read of the store contains."""
     lanes = _lanes(stats, policy)
-    by_lane: list[tuple[Labels, LaneStats]] = [((("priority", name),), lane) for name, lane in lanes.items()]
-    waiting = [(labels, lane.waiting) for labels, lane in by_lane]
+    waiting = _by("priority", {name: lane.waiting for name, lane in lanes.items()})
+    delayed = _by("priority", {name: lane.delayed for name, lane in lanes.items()})
+    executing = _by("priority", {name: lane.executing for name, lane in lanes.items()})
+    ages = {name: _age(lane, stats.now_at) for name, lane in lanes.items()}
+    oldest = "How long the longest-waiting task of a lane has waited; parked ones left out."
     yield gauges("queue_depth", "Tasks waiting: neither delayed nor executing.", waiting)
-    yield gauges("headway_queue_delayed", "Tasks not due yet.", [(labels, lane.delayed) for labels, lane in by_lane])
-    yield gauges("headway_queue_executing", "Tasks executing.", [(at, lane.executing) for at, lane in by_lane])
-    yield gauges(
-        "headway_queue_oldest_age_seconds",
-        "How long the longest-waiting task of a lane has waited; parked ones left out.",
-        [(at, 0 if e.oldest_at is None else max(0, stats.now_at - e.oldest_at) / 1_000) for at, e in by_lane],
-    )
+    yield gauges("headway_queue_delayed", "Tasks not due yet.", delayed)
+    yield gauges("headway_queue_executing", "Tasks executing.", executing)
+    yield gauges("headway_queue_oldest_age_seconds", oldest, _by("priority", ages))
     yield counters("tasks_promoted", "Claims decided by a promotion.", _promotions(stats.totals, policy))
     lowered = _downgrades(stats.totals, policy)
     yield counters("headway_tasks_downgraded", "Running tasks that were lowered to a duration.", lowered)
-    halted = [((), stats.totals.get(f"{LOWERED}{HALTED}", 0))]
-    yield counters("headway_sessions_halted", "Interactive sessions ended to make room.", halted)
+    halted = stats.totals.get(f"{LOWERED}{HALTED}", 0)
+    yield _counter("headway_sessions_halted", "Interactive sessions ended to make room.", halted)
     yield gauges(
         "task_state_total",
         "Tasks by status now; of completed ones, all there ever were, since they are kept for a while only.",
-        [((("status", status),), count) for status, count in _states(stats, lanes).items()],
+        _by("status", _states(stats, lanes)),
     )
     yield from _flow(stats.totals)
     yield _gauge("headway_dead_letters", "Dead letters that are kept.", stats.kept.get(State.DEAD_LETTER, 0))
@@ -66,7 +65,7 @@ def store_families(stats: Stats, policy: Policy) -> Iterator[MetricFamily]:
     yield gauges(
         "headway_count_drift",
         "By how much a number that is kept differs from what counting again gives. Anything but 0 is a bug.",
-        [((("counter", "running"),), abs(_running(stats.workers) - sum(lane.executing for lane in lanes.values())))],
+        _by("counter", {"running": abs(_running(stats.workers) - sum(lane.executing for lane in lanes.values()))}),
     )
 
 
@@ -116,36 +115,22 @@ def _states(stats: Stats, lanes: Mapping[str, LaneStats]) -> dict[str, int]:
 def _flow(totals: Mapping[str, int]) -> Iterator[MetricFamily]:
     yield _counter("headway_tasks_submitted", "Tasks submitted.", totals.get("submitted", 0))
     yield _counter("headway_tasks_claimed", "Tasks claimed, each attempt by itself.", totals.get("claimed", 0))
-    yield counters(
-        "headway_tasks_finished",
-        "Tasks ended, by how; transient ones too.",
-        [((("status", end),), totals.get(end, 0) + totals.get(f"transient_{end}", 0)) for end in ENDED],
-    )
+    ended = {end: totals.get(end, 0) + totals.get(f"transient_{end}", 0) for end in ENDED}
+    yield counters("headway_tasks_finished", "Tasks ended, by how; transient ones too.", _by("status", ended))
     yield _counter("tasks_dlq", "Tasks that became dead letters.", totals.get(State.DEAD_LETTER, 0))
 
 
 def _workers(stats: Stats, lanes: Mapping[str, LaneStats], policy: Policy) -> Iterator[MetricFamily]:
-    states = [worker.state for worker in stats.workers]
     live = [worker for worker in stats.workers if worker.state is not WorkerState.DEAD]
+    states = {state.value: sum(worker.state is state for worker in stats.workers) for state in WorkerState}
+    yield gauges("workers_total", "Workers by state; dead ones are remembered for an hour.", _by("status", states))
     slots, used = sum(worker.slots for worker in live), _running(live)
-    yield gauges(
-        "workers_total",
-        "Workers by state; dead ones are remembered for an hour.",
-        [((("status", state.value),), states.count(state)) for state in WorkerState],
-    )
-    yield _gauge(
-        "worker_capacity_used_ratio",
-        "The part of all slots of live workers that is filled.",
-        used / slots if slots else 0,
-    )
+    filled = used / slots if slots else 0
+    yield _gauge("worker_capacity_used_ratio", "The part of all slots of live workers that is filled.", filled)
     yield gauges(
         "headway_slots",
         "Slots of live workers: all, those filled, and those kept for lanes of the reserve.",
-        [
-            ((("kind", "total"),), slots),
-            ((("kind", "used"),), used),
-            ((("kind", "reserved"),), _reserved(live, policy)),
-        ],
+        _by("kind", {"total": slots, "used": used, "reserved": _reserved(live, policy)}),
     )
     yield _gauge(
         "headway_reserved_idle_slots",
@@ -239,11 +224,8 @@ _REASONS: dict[str, tuple[str, ...]] = {
 def _estimates(document: MetricsDocument, lanes: Sequence[str]) -> Iterator[MetricFamily]:
     """Yield the accuracy of estimates."""
     scored, held = _by_lane(document, recorder.SCORED, lanes), _by_lane(document, recorder.WITHIN_ESTIMATE, lanes)
-    yield counters(
-        "headway_estimates_scored",
-        "Estimates that were compared with what happened.",
-        [((("priority", lane),), scored.get(("", lane), 0)) for lane in lanes],
-    )
+    compared = _by("priority", {lane: scored.get(("", lane), 0) for lane in lanes})
+    yield counters("headway_estimates_scored", "Estimates that were compared with what happened.", compared)
     coverage: list[tuple[Labels, float]] = [
         ((("estimate", name), ("priority", lane)), held.get((name, lane), 0) / count)
         for (_, lane), count in scored.items()
@@ -348,6 +330,15 @@ def _by_task(document: MetricsDocument, tasks: Collection[str]) -> MetricFamily:
     return MetricFamily(
         "headway_task_run_seconds", "summary", "Attempts by task: how many, and how long they ran.", samples
     )
+
+
+def _age(lane: LaneStats, now_at: int) -> float:
+    return 0 if lane.oldest_at is None else max(0, now_at - lane.oldest_at) / 1_000
+
+
+def _by(label: str, values: Mapping[str, float]) -> list[tuple[Labels, float]]:
+    """Return values with their names as a label."""
+    return [(((label, name),), value) for name, value in values.items()]
 
 
 def _gauge(name: str, text: str, value: float) -> MetricFamily:

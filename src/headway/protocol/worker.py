@@ -244,8 +244,7 @@ class PollRequest(Request, omit_defaults=True, kw_only=True):
         0.0
     )
     claim_id: Annotated[
-        ClaimId | None,
-        Meta(description="New for each poll. A repeat after a lost reply returns the same tasks."),
+        ClaimId | None, Meta(description="New for each poll. A repeat after a lost reply returns the same tasks.")
     ] = None
     takes_over: Annotated[bool, Meta(description="End the polls of this worker that still wait for tasks.")] = False
     results: Annotated[

@@ -237,8 +237,5 @@ def _problems(codes: Sequence[str]) -> dict[int | str, dict[str, Any]]:
     for status in sorted({STATUSES[code] for code in codes}):
         named = sorted({code for code in codes if STATUSES[code] == status})
         schema = {"allOf": [{"$ref": "#/components/schemas/Problem"}], "properties": {"code": {"enum": named}}}
-        found[status] = {
-            "description": f"`code`: {', '.join(named)}",
-            "content": {PROBLEM_JSON: {"schema": schema}},
-        }
+        found[status] = {"description": f"`code`: {', '.join(named)}", "content": {PROBLEM_JSON: {"schema": schema}}}
     return found

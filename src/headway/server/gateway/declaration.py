@@ -36,10 +36,7 @@ def new_worker(body: RegisterRequest, app: Headway) -> NewWorker:
     dead_after = max(settings.dead_after, 3 * heartbeat) if body.dead_after_seconds is None else body.dead_after_seconds
     dead_after = min(dead_after, max(DEAD_AFTER_MAX, settings.dead_after))
     if dead_after < 2 * heartbeat:
-        raise Problem(
-            "invalid",
-            "dead_after_seconds must be at least twice heartbeat_seconds",
-        )
+        raise Problem("invalid", "dead_after_seconds must be at least twice heartbeat_seconds")
     _check_text(body)
     tasks = body.tasks or []
     for entry in tasks:

@@ -12,14 +12,7 @@ from headway.core.policy.reader import read_policy
 from headway.core.policy.writer import policy_data
 from headway.core.timestamps import write_moment
 from headway.estimates.load import check_here
-from headway.policy_store.versions import (
-    PolicyVersion,
-    apply_policy,
-    current_version,
-    history,
-    read_applied,
-    roll_back,
-)
+from headway.policy_store.versions import PolicyVersion, apply_policy, current_version, history, read_applied, roll_back
 from headway.security.audited_store import audited
 from headway.server.auth import Scope
 from headway.server.pages import PAGE, PAGE_MAX, Page, read_cursor

@@ -515,7 +515,7 @@ class AuditEntry(BaseModel):
     at: datetime
     who: str = Field(
         description="A token's id; `cli:USER@HOST`: at the command line; `python`: a program; `open`: on this machine, "
-        "without a token.",
+        "without a token."
     )
     what: str = Field(examples=["policy.put"])
     target: str

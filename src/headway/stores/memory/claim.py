@@ -141,12 +141,7 @@ def _take_transient(state: MemoryState, key: ClassKey, want: int, worker: Worker
 
 
 def _start(
-    state: MemoryState,
-    record: StoredJob,
-    queue: ClassQueue,
-    worker: WorkerInfo,
-    claim_id: bytes,
-    assigned: str | None,
+    state: MemoryState, record: StoredJob, queue: ClassQueue, worker: WorkerInfo, claim_id: bytes, assigned: str | None
 ) -> None:
     record.blocked_for, record.blocked_ms = None, 0
     if record.blocked_by:

@@ -87,12 +87,7 @@ class HttpBackend:
 
     def job_source(self, worker: WorkerInfo, pace: LeaseTimes, *, offset: float) -> JobSource:
         return HttpJobSource(
-            self._caller,
-            worker.worker_id,
-            self.in_force,
-            confirm=pace.confirm,
-            mark=self._mark,
-            outage=self.outage,
+            self._caller, worker.worker_id, self.in_force, confirm=pace.confirm, mark=self._mark, outage=self.outage
         )
 
     def subscribe(self, name: str) -> Subscription:

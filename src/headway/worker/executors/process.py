@@ -104,11 +104,7 @@ class _Child:
     """One process, connected to the runner by a pair of sockets."""
 
     def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        link: int,
+        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: int
     ) -> None:
         self._process = process  # The supervisor, which ends with the exit code or signal of the job process.
         self._link: int | None = link  # The supervisor kills the job process and its programs when this is closed.
