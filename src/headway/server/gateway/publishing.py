@@ -9,16 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headway.core.policy.document import LimitRule
-from headway.policy_store.catalogue import (
-    CRONS,
-    TASKS,
-    CronDocument,
-    TaskEntry,
-    encode_task,
-    publish_crons,
-    publish_tasks,
-    read_cron,
-)
+from headway.policy_store import catalogue
 from headway.policy_store.rule_documents import DECLARED, declare_limits
 from headway.security.audit import record
 from headway.stores.base import RULES, Store
@@ -28,9 +19,9 @@ from headway.stores.rule_codec import read_rules
 class Declaration(NamedTuple):
     """A task as a worker declares it: its entry in the catalogue, its limits, and its cron if it is one."""
 
-    entry: TaskEntry
+    entry: catalogue.TaskEntry
     limits: Mapping[str, LimitRule]
-    cron: CronDocument | None
+    cron: catalogue.CronDocument | None
 
     @property
     def name(self) -> str:
@@ -46,8 +37,8 @@ class Change(NamedTuple):
 
 async def changes(store: Store, declarations: Sequence[Declaration]) -> list[Change]:
     """Return the declarations that differ from what the store has."""
-    entries = {document.name: document.body for document in await store.read(TASKS)}
-    crons = {document.name: read_cron(document.body) for document in await store.read(CRONS)}
+    entries = {document.name: document.body for document in await store.read(catalogue.TASKS)}
+    crons = {document.name: catalogue.read_cron(document.body) for document in await store.read(catalogue.CRONS)}
     declared = {document.name: document.body for document in await store.read(RULES)}
     found: list[Change] = []
     for one in declarations:
@@ -55,7 +46,7 @@ async def changes(store: Store, declarations: Sequence[Declaration]) -> list[Cha
         limits = {} if rules is None else dict(read_rules(rules).limits)
         kept_cron = None if cron is None else msgspec.structs.replace(cron, ticked_at=0)
         wanted_cron = None if one.cron is None else msgspec.structs.replace(one.cron, ticked_at=0)
-        if (entry, limits, kept_cron) != (encode_task(one.entry), dict(one.limits), wanted_cron):
+        if (entry, limits, kept_cron) != (catalogue.encode_task(one.entry), dict(one.limits), wanted_cron):
             kept = {} if entry is None else msgspec.json.decode(entry)
             found.append(Change(one, _shown(kept, limits, cron)))
     return found
@@ -64,11 +55,11 @@ async def changes(store: Store, declarations: Sequence[Declaration]) -> list[Cha
 async def publish(store: Store, wanted: Sequence[Change], *, who: str, now_at: int) -> None:
     """Write these changes, and record each of them in the audit."""
     declarations = [change.declaration for change in wanted]
-    await publish_tasks(store, [one.entry for one in declarations])
+    await catalogue.publish_tasks(store, [one.entry for one in declarations])
     for one in declarations:
         await declare_limits(store, one.name, one.limits)
     crons = [one.cron for one in declarations if one.cron is not None]
-    await publish_crons(store, crons, {one.name for one in declarations}, now_at)
+    await catalogue.publish_crons(store, crons, {one.name for one in declarations}, now_at)
     for change in wanted:
         one = change.declaration
         after = _shown(msgspec.to_builtins(one.entry), one.limits, one.cron)
@@ -84,7 +75,9 @@ async def publish(store: Store, wanted: Sequence[Change], *, who: str, now_at: i
         )
 
 
-def _shown(entry: dict[str, Any], limits: Mapping[str, LimitRule], cron: CronDocument | None) -> dict[str, Any]:
+def _shown(
+    entry: dict[str, Any], limits: Mapping[str, LimitRule], cron: catalogue.CronDocument | None
+) -> dict[str, Any]:
     """Return what the audit shows of a task. It shows only a digest of a cron's arguments."""
     shown = dict(entry)
     if limits:

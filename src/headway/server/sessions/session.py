@@ -16,18 +16,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from headway.core.errors import HeadwayError, StoreError
 from headway.core.job import JobId, JobRecord
 from headway.core.policy.document import HALTED
-from headway.protocol.sessions import (
-    INPUT_MAX,
-    OUTPUT_MAX,
-    PIECE,
-    Close,
-    Credit,
-    Resize,
-    Text,
-    read_from_client,
-    read_from_worker,
-    write,
-)
+from headway.protocol import sessions as messages
 from headway.runtime.bounded_wait import end_tasks, wait_until_set
 from headway.server.serializers import ending_values
 
@@ -37,7 +26,7 @@ FINAL_MESSAGE_SECONDS = 1.0  # Seconds for a slow client to receive how its sess
 LOST_SECONDS = 5.0  # Seconds for a job to end after its worker disconnected. Then the worker counts as dead.
 DRAINED = 2.0  # Seconds for a worker to disconnect after its job has ended.
 READ_RETRY = 1.0  # Seconds before a store that did not answer is read again.
-RETURNED = OUTPUT_MAX // 8  # Bytes of credit that are returned together.
+RETURNED = messages.OUTPUT_MAX // 8  # Bytes of credit that are returned together.
 
 encode = msgspec.json.Encoder().encode
 Cancel = Callable[[JobId], Awaitable[object]]
@@ -80,7 +69,7 @@ class InteractiveSession:
         self._outbox: deque[tuple[str | bytes, int]] = deque()  # Messages with their sizes in bytes.
         self._held = 0  # The sum of these sizes.
         self._unreturned = 0  # Credit that was not returned to the worker yet.
-        self._room = INPUT_MAX  # Bytes that the worker accepts.
+        self._room = messages.INPUT_MAX  # Bytes that the worker accepts.
         self._has_room = asyncio.Event()
         self._outgoing = asyncio.Event()  # Wakes the task that writes to the client.
         self._final: asyncio.Future[SessionEnd] = asyncio.get_running_loop().create_future()
@@ -202,17 +191,17 @@ class InteractiveSession:
     def _take(self, data: bytes | None, text: str | None) -> bool:
         if data is None:
             try:
-                parsed = read_from_worker(text or "")
+                parsed = messages.read_from_worker(text or "")
             except msgspec.DecodeError:
                 return False
-            if isinstance(parsed, Credit):
+            if isinstance(parsed, messages.Credit):
                 self._room += parsed.bytes
                 self._has_room.set()
                 return True
-            self._put(write(parsed), len(parsed.data.encode()))
+            self._put(messages.write(parsed), len(parsed.data.encode()))
         else:
             self._put(data, len(data))
-        return self._held <= OUTPUT_MAX + 2 * PIECE
+        return self._held <= messages.OUTPUT_MAX + 2 * messages.PIECE
 
     def _put(self, message: str | bytes, size: int) -> None:
         self._outbox.append((message, size))
@@ -224,7 +213,7 @@ class InteractiveSession:
         self._unreturned += size
         if self._unreturned >= RETURNED or not self._outbox:
             unreturned, self._unreturned = self._unreturned, 0
-            await self._send_to_worker(write(Credit(unreturned)))
+            await self._send_to_worker(messages.write(messages.Credit(unreturned)))
 
     async def _send_to_worker(self, message: str | bytes) -> None:
         if self._worker is not None:
@@ -319,17 +308,17 @@ class InteractiveSession:
                 await self._pass_on(data, len(data))
                 continue
             try:
-                parsed = read_from_client(message.get("text") or "")
+                parsed = messages.read_from_client(message.get("text") or "")
             except msgspec.DecodeError:
                 await _close(socket, REFUSED, "malformed message")
                 return
             match parsed:
-                case Close():
+                case messages.Close():
                     await self.end()
-                case Resize():
-                    await self._send_to_worker(write(parsed))
-                case Text(text):
-                    await self._pass_on(write(parsed), len(text.encode()))
+                case messages.Resize():
+                    await self._send_to_worker(messages.write(parsed))
+                case messages.Text(text):
+                    await self._pass_on(messages.write(parsed), len(text.encode()))
 
     async def _pass_on(self, message: str | bytes, size: int) -> None:
         """Send to the worker once it has credit. Until then nothing more is read from the client."""

@@ -13,22 +13,7 @@ from headway.core.policy.document import Keep
 from headway.core.policy.ladder import Preemption
 from headway.core.snapshot import Snapshot
 from headway.core.worker import WorkerState
-from headway.stores.base import (
-    LEASE_CHANNEL,
-    POLICIES,
-    RULES,
-    Abilities,
-    Clock,
-    Document,
-    Exchange,
-    ExchangeReply,
-    Heartbeat,
-    HeartbeatReply,
-    JobQuery,
-    LaneStats,
-    Stats,
-    Subscription,
-)
+from headway.stores import base
 from headway.stores.clock import SteadyClock
 from headway.stores.memory import claim, diagnose, finish, heartbeat, prune, submit
 from headway.stores.memory import query as reads
@@ -41,9 +26,9 @@ from headway.stores.texts import check_jobs, check_text, check_worker
 class MemoryStore:
     """Jobs in dictionaries, for tests and for trying Headway out. The jobs end with the process."""
 
-    abilities = Abilities(durable=False, shared=False, any_loop=True)
+    abilities = base.Abilities(durable=False, shared=False, any_loop=True)
 
-    def __init__(self, namespace: str = "default", *, clock: Clock) -> None:
+    def __init__(self, namespace: str = "default", *, clock: base.Clock) -> None:
         self.namespace = namespace
         self._clock = clock
         self._steady = SteadyClock()
@@ -67,11 +52,11 @@ class MemoryStore:
         with self._transaction() as state:
             return submit.submit(state, jobs)
 
-    async def exchange(self, request: Exchange) -> ExchangeReply:
+    async def exchange(self, request: base.Exchange) -> base.ExchangeReply:
         with self._transaction() as state:
             return claim.exchange(state, request)
 
-    async def renew(self, beat: Heartbeat) -> HeartbeatReply:
+    async def renew(self, beat: base.Heartbeat) -> base.HeartbeatReply:
         check_worker(beat.worker)
         with self._transaction() as state:
             return heartbeat.renew(state, beat)
@@ -118,7 +103,7 @@ class MemoryStore:
         with self._transaction() as state:
             return [reads.get(state, job_id) for job_id in job_ids]
 
-    async def find(self, query: JobQuery) -> list[JobRecord]:
+    async def find(self, query: base.JobQuery) -> list[JobRecord]:
         with self._transaction() as state:
             return reads.find(state, query)
 
@@ -126,11 +111,11 @@ class MemoryStore:
         with self._transaction() as state:
             return reads.snapshot(state)
 
-    async def stats(self) -> Stats:
+    async def stats(self) -> base.Stats:
         with self._transaction() as state:
             return reads.stats(state)
 
-    async def waiting_of(self, tenant: str) -> dict[str, LaneStats]:
+    async def waiting_of(self, tenant: str) -> dict[str, base.LaneStats]:
         with self._transaction() as state:
             return reads.waiting_of(state, tenant)
 
@@ -154,7 +139,7 @@ class MemoryStore:
         with self._transaction() as state:
             return prune.purge(state, states, job_ids, limit)
 
-    async def read(self, kind: str, name: str | None = None) -> list[Document]:
+    async def read(self, kind: str, name: str | None = None) -> list[base.Document]:
         with self._transaction() as state:
             found = [d for d in state.documents.values() if d.kind == kind and name in (None, d.name)]
             return sorted(found, key=lambda document: document.name)
@@ -170,15 +155,15 @@ class MemoryStore:
             if body is None:
                 state.documents.pop((kind, name), None)
             else:
-                state.documents[kind, name] = Document(kind, name, version + 1, body)
-            if kind == RULES:
+                state.documents[kind, name] = base.Document(kind, name, version + 1, body)
+            if kind == base.RULES:
                 adopt_rules(state)
-            if kind == POLICIES:
+            if kind == base.POLICIES:
                 for worker_id in state.workers:
-                    state.notify(worker_id + LEASE_CHANNEL)
+                    state.notify(worker_id + base.LEASE_CHANNEL)
             return version + 1
 
-    def subscribe(self, name: str) -> Subscription:
+    def subscribe(self, name: str) -> base.Subscription:
         def unsubscribe(subscription: LocalSubscription) -> None:
             with self._lock:
                 self.state.subscriptions.get(name, []).remove(subscription)

@@ -17,19 +17,7 @@ from headway.core.lease import TOKEN_BYTES, Lease, Report
 from headway.core.policy.document import Keep
 from headway.core.snapshot import ClassView, Plan, Snapshot, Take
 from headway.core.worker import WorkerState
-from headway.stores.base import (
-    JOB_CHANNEL,
-    LEASE_CHANNEL,
-    RULES,
-    Document,
-    Exchange,
-    ExchangeReply,
-    Heartbeat,
-    HeartbeatReply,
-    Stats,
-    Store,
-    Subscription,
-)
+from headway.stores import base
 from headway.stores.split.optional import OptionalStore, WaitAllowance
 from headway.stores.split.plan import (
     RemainingSlots,
@@ -72,7 +60,7 @@ class SplitStore:
     commit: each stores its part of a batch whole or not at all, the durable jobs first.
     """
 
-    def __init__(self, durable: Store, make_transient: Callable[[], Store]) -> None:
+    def __init__(self, durable: base.Store, make_transient: Callable[[], base.Store]) -> None:
         self._durable = durable
         self._transient = OptionalStore(make_transient, self._send_rules)
         own, other, short = durable.abilities, self._transient.abilities, durable.abilities.submit_blocking
@@ -138,7 +126,7 @@ class SplitStore:
             answers |= zip(transient, await self._transient.require(lambda store: store.submit(passing)), strict=True)
         return [answers[at] for at in range(len(jobs))]
 
-    async def exchange(self, request: Exchange) -> ExchangeReply:
+    async def exchange(self, request: base.Exchange) -> base.ExchangeReply:
         plan, worker_id = request.plan, request.worker_id
         if plan is None or worker_id is None:
             return await self._report(request)
@@ -181,13 +169,13 @@ class SplitStore:
         more = answer.more or ((parts.rest or registered) and left.free > 0)
         return self._answer(answer._replace(more=more), leases)
 
-    async def _report(self, request: Exchange) -> ExchangeReply:
+    async def _report(self, request: base.Exchange) -> base.ExchangeReply:
         """Forward an exchange that claims nothing: reports, progress, a snapshot."""
         passing = _transient_reports(request.finished)
         counted, allowance = None, WaitAllowance()
         if passing:
             counted = await self._transient.ask(
-                lambda store: store.exchange(Exchange(None, finished=passing)), allowance
+                lambda store: store.exchange(base.Exchange(None, finished=passing)), allowance
             )
         kept = request.finished if counted is None else [report for report in request.finished if report.token]
         if request.want_snapshot:
@@ -195,7 +183,12 @@ class SplitStore:
         return self._answer(await self._durable.exchange(request._replace(finished=kept)), [])
 
     async def _claim_transient(
-        self, request: Exchange, plan: Plan, left: RemainingSlots, passing: Sequence[Report], allowance: WaitAllowance
+        self,
+        request: base.Exchange,
+        plan: Plan,
+        left: RemainingSlots,
+        passing: Sequence[Report],
+        allowance: WaitAllowance,
     ) -> TransientClaim:
         """Claim the first takes of the plan from the transient store, and read its classes."""
         known = None if plan.known is None else self._classes
@@ -203,7 +196,7 @@ class SplitStore:
         unknown = self._may_be_unknown(worker_id)
         if self._is_idle() and not passing and not unknown and worker_id not in self._waiting:
             return TransientClaim([], outdated=False, reported=False, unknown_worker=False)
-        asked = Exchange(
+        asked = base.Exchange(
             worker_id, request.claim_id, passing, left.of(plan, leading(plan.takes), known), want_snapshot=True
         )  # fmt: skip
         self._waiting.discard(worker_id)
@@ -216,7 +209,7 @@ class SplitStore:
 
     async def _take(
         self,
-        request: Exchange,
+        request: base.Exchange,
         plan: Plan,
         left: RemainingSlots,
         parts: SplitPlan,
@@ -226,7 +219,7 @@ class SplitStore:
     ) -> list[Lease]:
         """Claim the takes after the durable ones. A worker that got no job tries every class, and waits here too."""
         takes: Sequence[Take] = [take for take in plan.takes if not take.key.persist] if wait else parts.then
-        asked = Exchange(
+        asked = base.Exchange(
             request.worker_id, os.urandom(TOKEN_BYTES), (), left.of(plan, takes), wait=wait,
             wait_lanes=request.wait_lanes, want_snapshot=request.want_snapshot,
         )  # fmt: skip
@@ -243,7 +236,7 @@ class SplitStore:
             self._skipped_until |= {take.key: until for take in parts.then if take.key not in given}
         return list(answer.leases)
 
-    def _answer(self, answer: ExchangeReply, leases: Sequence[Lease]) -> ExchangeReply:
+    def _answer(self, answer: base.ExchangeReply, leases: Sequence[Lease]) -> base.ExchangeReply:
         """Join the replies of both stores, by the clock of the durable one."""
         ours = [lease._replace(started_at=answer.now_at) for lease in leases]
         snapshot = None if answer.snapshot is None else self._join(answer.snapshot)
@@ -290,13 +283,13 @@ class SplitStore:
 
     # ------------------------------------------------------------------ workers
 
-    async def renew(self, beat: Heartbeat) -> HeartbeatReply:
+    async def renew(self, beat: base.Heartbeat) -> base.HeartbeatReply:
         answer = await self._durable.renew(beat)
         if answer.state is not WorkerState.DEAD:
             await self._renew_transient(beat)
         return answer
 
-    async def _renew_transient(self, beat: Heartbeat) -> None:
+    async def _renew_transient(self, beat: base.Heartbeat) -> None:
         """Renew at the transient store too. The durable leases do not wait for a slow renewal."""
         if self._renewing is None or self._renewing.done():
             asked = self._transient.ask(lambda store: _register(store, beat._replace(held=())))
@@ -318,7 +311,7 @@ class SplitStore:
         worker = next((worker for worker in queue.workers if worker.worker_id == worker_id), None)
         if worker is None or worker.state is not WorkerState.ACTIVE:
             return False
-        beat = Heartbeat(worker, worker.lease_ends_at - queue.now_at, 0, register=True)
+        beat = base.Heartbeat(worker, worker.lease_ends_at - queue.now_at, 0, register=True)
         if await self._transient.ask(lambda store: store.renew(beat), allowance) is None:
             return False
         self._known_workers.add(worker_id)
@@ -327,7 +320,7 @@ class SplitStore:
     async def _remove_worker(self, worker_id: str) -> None:
         """Stop waiting at the durable store. If that fails, one wake-up may be lost, but workers poll too."""
         with contextlib.suppress(StoreError):
-            await self._durable.exchange(Exchange(worker_id, os.urandom(TOKEN_BYTES), plan=Plan()))
+            await self._durable.exchange(base.Exchange(worker_id, os.urandom(TOKEN_BYTES), plan=Plan()))
 
     async def mark_dead(self, worker_id: str, *, left: bool = False) -> None:
         await self._durable.mark_dead(worker_id, left=left)
@@ -341,9 +334,9 @@ class SplitStore:
             await self._transient.ask(lambda store: store.drain(worker_id))
         return found
 
-    def subscribe(self, name: str) -> Subscription:
+    def subscribe(self, name: str) -> base.Subscription:
         subscription = self._durable.subscribe(name)
-        if name.startswith(JOB_CHANNEL) or name.endswith(LEASE_CHANNEL):
+        if name.startswith(base.JOB_CHANNEL) or name.endswith(base.LEASE_CHANNEL):
             return subscription  # Transient jobs are neither watched nor cancelled.
         return SplitSubscription(subscription, lambda: self._transient.subscribe(name))
 
@@ -353,7 +346,7 @@ class SplitStore:
         await self._read_views()
         return self._join(await self._durable.snapshot())
 
-    async def stats(self) -> Stats:
+    async def stats(self) -> base.Stats:
         stats = await self._durable.stats()
         other = await self._transient.ask(lambda store: store.stats())
         return stats if other is None else join_stats(stats, other)
@@ -387,24 +380,24 @@ class SplitStore:
 
     async def write(self, kind: str, name: str, body: bytes | None, *, if_version: int | None = None) -> int | None:
         version = await self._durable.write(kind, name, body, if_version=if_version)
-        if kind == RULES and version is not None:
+        if kind == base.RULES and version is not None:
             await self._transient.ask(lambda store: store.write(kind, name, body))
         return version
 
     async def prune(self, keep: Keep, *, limit: int = 1_000) -> int:
         touched = await self._durable.prune(keep, limit=limit)
-        rules = await self._durable.read(RULES)
+        rules = await self._durable.read(base.RULES)
 
-        async def prune_transient(store: Store) -> None:
+        async def prune_transient(store: base.Store) -> None:
             await store.prune(keep, limit=limit)
             await _write_rules(store, rules)
 
         await self._transient.ask(prune_transient)
         return touched
 
-    async def _send_rules(self, store: Store) -> None:
+    async def _send_rules(self, store: base.Store) -> None:
         """Send the rules to a transient store that was unavailable."""
-        await _write_rules(store, await self._durable.read(RULES))
+        await _write_rules(store, await self._durable.read(base.RULES))
 
 
 def _transient_reports(finished: Sequence[Report]) -> Sequence[Report]:
@@ -412,20 +405,20 @@ def _transient_reports(finished: Sequence[Report]) -> Sequence[Report]:
     return [report for report in finished if not report.token]
 
 
-async def _write_rules(store: Store, rules: Sequence[Document]) -> None:
+async def _write_rules(store: base.Store, rules: Sequence[base.Document]) -> None:
     """Write the rules of the durable store to the transient one, because pauses apply to both kinds of job."""
     ours = {document.name: document.body for document in rules}
-    theirs = {document.name: document.body for document in await store.read(RULES)}
+    theirs = {document.name: document.body for document in await store.read(base.RULES)}
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
-            await store.write(RULES, name, ours.get(name))
+            await store.write(base.RULES, name, ours.get(name))
 
 
 def _emptied(view: ClassView) -> ClassView:
     return view._replace(waiting=0, oldest_at=None, head_key=0)
 
 
-async def _register(store: Store, beat: Heartbeat) -> None:
+async def _register(store: base.Store, beat: base.Heartbeat) -> None:
     renewed = await store.renew(beat)
     if renewed.state is WorkerState.DEAD and not beat.register:  # The store was emptied, or unavailable for too long.
         await store.renew(beat._replace(register=True))
