@@ -30,9 +30,7 @@ log = logging.getLogger("headway.tokens")
 TOKENS = "token"
 USES = "token_use"  # Documents of their own, so that using a token never collides with revoking it.
 SCOPES = ("submit", "read", "worker", "publish", "admin")
-UNBOUND = frozenset(
-    {"submit", "admin"}
-)  # Scopes that reach every task, so a token bound to some tasks cannot have them.
+UNBOUND = frozenset({"submit", "admin"})  # They reach every task, so a token bound to some tasks cannot have them.
 NOTE_MAX = 200
 TENANT_MAX = 255
 PATTERN_MAX = 255
@@ -45,27 +43,31 @@ USE_EVERY = 60.0  # Seconds between records that a token was used.
 PRESENTED_MAX = 200
 
 _ID = re.compile(r"[0-9a-f]{10}")
-_NOBODY = hashlib.sha256(
-    secrets.token_bytes(32)
-).hexdigest()  # An unknown token is compared with this, so that it takes as long.
+_NOBODY = secrets.token_hex(32)  # The digest of an unknown token is compared with this, so that it takes as long.
 
 Status = Literal["active", "expired", "revoked"]
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
-    """A token as operators see it: everything but its secret."""
-
-    token_id: str
+class _TokenFields(msgspec.Struct, frozen=True, kw_only=True):
     scopes: tuple[str, ...]
-    tenant: str | None
-    note: str
+    tenant: str | None = None
+    note: str = ""
     created_at: int
     expires_at: int | None = None
     revoked_at: int | None = None
-    last_used_at: int | None = None
     tasks: tuple[str, ...] | None = None  # Patterns of the tasks that it may run and publish; None for all.
     rate: str | None = None  # How often it may submit; None for the server's setting.
+
+
+class _TokenRecord(_TokenFields, frozen=True, kw_only=True):
+    digest: str
+
+
+class Token(_TokenFields, frozen=True, kw_only=True):
+    """A token as operators see it: everything but its secret."""
+
+    token_id: str
+    last_used_at: int | None = None
 
     def status(self, now_at: int) -> Status:
         """Return whether the token is active, expired or revoked now."""
@@ -81,18 +83,6 @@ class TokenGrant:
     token_id: str
     scopes: frozenset[str]
     tenant: str | None
-    tasks: tuple[str, ...] | None = None
-    rate: str | None = None
-
-
-class _TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
-    digest: str
-    scopes: tuple[str, ...]
-    tenant: str | None = None
-    note: str = ""
-    created_at: int
-    expires_at: int | None = None
-    revoked_at: int | None = None
     tasks: tuple[str, ...] | None = None
     rate: str | None = None
 
@@ -406,31 +396,15 @@ def _read_use(document: Document) -> int | None:
 
 
 def _token(token_id: str, kept: _TokenRecord, last_used_at: int | None = None) -> Token:
-    return Token(
-        token_id=token_id,
-        scopes=kept.scopes,
-        tenant=kept.tenant,
-        note=kept.note,
-        created_at=kept.created_at,
-        expires_at=kept.expires_at,
-        revoked_at=kept.revoked_at,
-        last_used_at=last_used_at,
-        tasks=kept.tasks,
-        rate=kept.rate,
-    )
+    fields = msgspec.structs.asdict(kept)
+    del fields["digest"]
+    return Token(token_id=token_id, last_used_at=last_used_at, **fields)
 
 
 def _audited_facts(token: Token) -> dict[str, object]:
     """Return the facts of a token for the audit."""
-    return {
-        "scopes": token.scopes,
-        "tenant": token.tenant,
-        "tasks": token.tasks,
-        "rate": token.rate,
-        "note": token.note,
-        "expires_at": token.expires_at,
-        "revoked_at": token.revoked_at,
-    }
+    names = ("scopes", "tenant", "tasks", "rate", "note", "expires_at", "revoked_at")
+    return {name: getattr(token, name) for name in names}
 
 
 def _check_rate(rate: str) -> str:
