@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil
 
 from headway.core.job import ClassKey, JobRecord
@@ -61,8 +61,9 @@ class LaneView:
     name: str
     lane: Lane
     level: int  # The level that it has risen to.
-    views: list[ClassView] = field(default_factory=list)
-    waiting: int = 0
+    views: list[ClassView]
+    claimable: list[ClassView]  # The views with jobs that could start now.
+    waiting: int
     named: bool = False
 
 
@@ -84,14 +85,19 @@ def plan(
     Rule 4: the classes of a lane go by sequence. Where tenants share, classes take turns by expected seconds.
     Classes that looked empty are named too, since the snapshot may be old and levels must hold all the same.
     """
-    lines = _lines(snapshot, offers, policy)
     if free <= 0:
         return Plan()
+    lines = sorted(_lines(snapshot, offers, policy), key=lambda line: (line.lane.level, line.name))
     clocks = clocks or ShareClocks()
     below = max(0, min(free, free_below))
-    takes = _serve(lines, free, snapshot.now_at, policy, clocks)
+    whole: set[ClassKey] = set()
+    takes = list(_bounded(_serve(lines, free, snapshot.now_at, policy, clocks), free, below, policy, whole))
+    for line in lines:
+        outside = line.name not in policy.reserve.lanes
+        if most := below if outside else free:
+            takes += [Take(view.key, most, outside) for view in line.views if not whole or view.key not in whole]
     leave_free = policy.reserve.rule == "leave_free"
-    return Plan(tuple(_bounded(takes, free, below, policy)), free, below, leave_free)
+    return Plan(tuple(takes), free, below, leave_free)
 
 
 def make_room(
@@ -163,27 +169,22 @@ def effective_lane(policy: Policy, job: JobRecord, now_at: int) -> str:
 
 
 def _lines(snapshot: Snapshot, offers: frozenset[str], policy: Policy) -> list[LaneView]:
-    lines: dict[str, LaneView] = {}
-    oldest_at: dict[str, int] = {}
+    by_lane: dict[str, list[ClassView]] = {}
     for view in snapshot.classes:
-        key = view.key
-        if key.needs and not serves(key.needs, offers):
-            continue
-        line = lines.get(key.lane)
-        if line is None:
-            lane = lane_of(policy, key.lane)
-            line = lines[key.lane] = LaneView(key.lane, lane, lane.level)
-        line.views.append(view)
-        if view.waiting and view.blocked is None:
-            line.waiting += view.waiting
-            if view.oldest_at is not None:
-                oldest_at[key.lane] = min(oldest_at.get(key.lane, view.oldest_at), view.oldest_at)
-    for line in lines.values():
-        if len(line.views) > 1:
-            line.views.sort(key=_by_place)
-    for name, since_at in oldest_at.items():
-        lines[name].level = risen_level(lines[name].lane, snapshot.now_at - since_at)
-    return list(lines.values())
+        needs = view.key.needs
+        if not needs or offers.issuperset(needs) or serves(needs, offers):
+            by_lane.setdefault(view.key.lane, []).append(view)
+    return [_line(name, views, snapshot.now_at, policy) for name, views in by_lane.items()]
+
+
+def _line(name: str, views: list[ClassView], now_at: int, policy: Policy) -> LaneView:
+    lane = lane_of(policy, name)
+    if len(views) > 1:
+        views.sort(key=_by_place)
+    claimable = [view for view in views if view.waiting and view.blocked is None]
+    since_at = [view.oldest_at for view in claimable if view.oldest_at is not None]
+    level = risen_level(lane, now_at - min(since_at)) if since_at else lane.level
+    return LaneView(name, lane, level, views, claimable, sum([view.waiting for view in claimable]))
 
 
 def _by_place(view: ClassView) -> tuple[int, tuple[str, ...], str, bool]:
@@ -207,9 +208,8 @@ def _competing(claimable: Sequence[LaneView], policy: Policy) -> list[LaneView]:
     return [line for line in claimable if line.level <= served]
 
 
-def _serve(lines: Sequence[LaneView], free: int, now_at: int, policy: Policy, clocks: ShareClocks) -> Iterator[Take]:
-    """Yield takes down the levels while slots are left, and in the end name every class once more without a bound."""
-    rest = sorted(lines, key=lambda line: (line.lane.level, line.name))
+def _serve(rest: Sequence[LaneView], free: int, now_at: int, policy: Policy, clocks: ShareClocks) -> Iterator[Take]:
+    """Yield takes down the levels while slots are left."""
     left = free
     sharers = {line.name: clocks.lane(line.name, line.lane, line.waiting) for line in rest} if len(rest) > 1 else {}
     while left > 0 and (claimable := [line for line in rest if line.waiting]):
@@ -232,8 +232,6 @@ def _serve(lines: Sequence[LaneView], free: int, now_at: int, policy: Policy, cl
             yield from _in_lane(group[0], free, clocks)
         else:
             left -= yield from _shared(group, left, sharers, clocks)
-    for line in rest:
-        yield from _whole(line, free)
 
 
 def _whole(line: LaneView, free: int) -> Iterator[Take]:
@@ -260,7 +258,7 @@ def _shared(
         if not count:
             continue
         over = natives[0].name if line.lane.level > native else None
-        yield from (take._replace(over=over) for take in _in_lane(line, count, clocks))
+        yield from _in_lane(line, count, clocks, over)
         line.waiting -= count
         sharers[line.name] = sharers[line.name]._replace(tag=sharers[line.name].tag + count * sharers[line.name].step)
     return sum(turns.values())
@@ -278,44 +276,49 @@ def _by_age(group: Sequence[LaneView], claimable: Sequence[LaneView], free: int,
             over = next((other.name for other in claimable if other.lane.level < line.lane.level), None)
         aged += [
             (view.oldest_at, Take(view.key, free, below_reserve=False, over=over, until_at=until_at))
-            for view in line.views
-            if view.waiting and view.blocked is None and view.oldest_at is not None
+            for view in line.claimable
+            if view.oldest_at is not None
         ]
     yield from (take for _, take in sorted(aged, key=lambda pair: pair[0]))
 
 
-def _in_lane(line: LaneView, turns: int, clocks: ShareClocks) -> Iterator[Take]:
-    """Split a lane's turns among its classes."""
-    views = [view for view in line.views if view.waiting and view.blocked is None]
+def _in_lane(line: LaneView, turns: int, clocks: ShareClocks, over: str | None = None) -> Iterator[Take]:
+    """Split a lane's turns among its classes. ``over``: the lane that it goes before."""
+    views = line.claimable
     if len(views) <= 1:
-        yield from (Take(view.key, turns, below_reserve=False) for view in views)
+        yield from (Take(view.key, turns, False, over) for view in views)
         return
     if any(view.fair for view in views):
         sharers = [clocks.class_(view.key, view.waiting) for view in views]
-        split = share_out(turns, sharers)
-        order = {sharer.name: sharer.tag for sharer in sharers}
-        views.sort(key=lambda view: order[view.key])
+        shared = share_out(turns, sharers)
+        sharers.sort(key=lambda sharer: sharer.tag)
+        counts = ((sharer.name, shared[sharer.name]) for sharer in sharers)
+        yield from (Take(key, count, False, over) for key, count in counts if count)
     else:
-        split = _in_proportion(turns, views)
-    yield from (Take(view.key, split[view.key], below_reserve=False) for view in views if split[view.key])
+        split = zip(views, _in_proportion(turns, [view.waiting for view in views]), strict=True)
+        yield from (Take(view.key, count, False, over) for view, count in split if count)
 
 
-def _in_proportion(turns: int, views: Sequence[ClassView]) -> dict[ClassKey, int]:
+def _in_proportion(turns: int, waiting: Sequence[int]) -> list[int]:
     """Split turns in proportion to waiting jobs, as first come first served would with evenly mixed arrivals."""
-    total = sum(view.waiting for view in views)
+    total = sum(waiting)
     turns = min(turns, total)
-    split = {view.key: turns * view.waiting // total for view in views}
-    left = turns - sum(split.values())
-    for view in views:
-        if left and split[view.key] < view.waiting:
-            split[view.key] += 1
+    split = [turns * count // total for count in waiting]
+    left = turns - sum(split)
+    for index, count in enumerate(waiting):
+        if not left:
+            break
+        if split[index] < count:
+            split[index] += 1
             left -= 1
     return split
 
 
-def _bounded(takes: Iterable[Take], free: int, below: int, policy: Policy) -> Iterator[Take]:
-    """Yield the takes within the reserve, without those that follow an unbounded take of the same class."""
-    whole: set[ClassKey] = set()
+def _bounded(takes: Iterable[Take], free: int, below: int, policy: Policy, whole: set[ClassKey]) -> Iterator[Take]:
+    """Yield the takes within the reserve, without those that follow an unbounded take of the same class.
+
+    Add the classes of unbounded takes to ``whole``.
+    """
     for take in takes:
         if take.key in whole:
             continue
@@ -326,4 +329,4 @@ def _bounded(takes: Iterable[Take], free: int, below: int, policy: Policy) -> It
             continue
         if most == full and take.until_at is None:
             whole.add(take.key)
-        yield take._replace(most=most, below_reserve=outside)
+        yield Take(take.key, most, outside, take.over, take.until_at)
