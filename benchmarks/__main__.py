@@ -19,6 +19,8 @@ from benchmarks.enqueue import measure_enqueue
 from benchmarks.features.measure import lines as feature_lines
 from benchmarks.features.measure import measure_features
 from benchmarks.features.table import FEATURES
+from benchmarks.growth import STEPS, measure_growth
+from benchmarks.growth import lines as growth_lines
 from benchmarks.idle import measure_idle
 from benchmarks.limits import measure_limits
 from benchmarks.machine import describe, spin_ms
@@ -50,8 +52,10 @@ PARTS: dict[str, Callable[[Run], None]] = {
     "tenths": measure_tenths,
     "policy": measure_the_policy,
     "features": measure_features,
+    "growth": measure_growth,
 }
 QUICK = ("limits", "enqueue", "drain", "naps", "idle", "memory", "depth")
+BY_NAME = ("growth",)  # Parts that run only if they are asked for.
 
 
 def main() -> None:
@@ -63,12 +67,12 @@ def main() -> None:
         folder = Path(name)
         places = {store: _place(store, folder, options, stack) for store in options.stores}
         chosen = [c for c in (*OURS, *PEERS) if c.store in places and (c.ours or _wanted(c.name, options.peers))]
-        run = Run(folder, places, chosen, quick=options.quick, deep=options.deep, features=options.features)
+        run = Run(folder, places, chosen, options.quick, options.deep, options.features, options.growth, options.long)
         machine = describe()
-        for part in options.only or (QUICK if options.quick else PARTS):
+        for part in options.only or (QUICK if options.quick else [part for part in PARTS if part not in BY_NAME]):
             PARTS[part](run)
         machine |= {"spin_after_ms": spin_ms(), "stores": [place.version for place in places.values()]}
-    found = verdicts(run.rows)
+    found = verdicts(run.rows, run.others)
     figures: dict[str, Any] = {"machine": machine, "contenders": run.rows, **run.others}
     if options.json:
         text = json.dumps(figures | {"verdicts": [verdict.as_row() for verdict in found]}, indent=2)
@@ -79,6 +83,10 @@ def main() -> None:
     print(report(figures, found))
     if "features" in figures:
         print("\nWhat features cost, CPU µs a job", *feature_lines(figures["features"]), sep="\n")
+    if "growth" in figures:
+        print(
+            "\nHow the cost grows, CPU µs a job", *growth_lines(figures["growth"], figures.get("plan_us", {})), sep="\n"
+        )
     if "policy" in figures:
         print("\nThe policy", *policy_lines(figures["policy"]), sep="\n")
 
@@ -94,6 +102,13 @@ def _options() -> argparse.Namespace:
         default=tuple(FEATURES),
         help=f"configurations that the part features measures: {','.join(FEATURES)}",
     )
+    parser.add_argument(
+        "--growth",
+        type=_names(tuple(STEPS)),
+        default=tuple(STEPS),
+        help=f"axes that the part growth measures: {','.join(STEPS)}",
+    )
+    parser.add_argument("--long", action="store_true", help="measure also the steps of growth that take minutes each")
     parser.add_argument("--quick", action="store_true", help="fewer jobs, one round, no long parts: a few minutes")
     parser.add_argument("--deep", type=int, help="jobs waiting in a deep queue (1000000; quick: 100000)")
     parser.add_argument("--aof", action="store_true", help="have Valkey keep an append-only file, synced each second")

@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.contenders import Contender
-from benchmarks.drain import drain, timed
+from benchmarks.drain import Meter, drain, timed
 from benchmarks.places import PostgresPlace
-from benchmarks.run import Run
+from benchmarks.run import Figures, Run
 from benchmarks.stand import Failed, Stand
 
 SHALLOW = 1_000
@@ -24,10 +24,10 @@ def measure_depth(run: Run) -> None:
             for name, waiting in (("shallow", SHALLOW), ("deep", run.deep)):
                 with run.stand(contender) as stand:
                     run.note(stand)
-                    _fill(run, stand, waiting)
+                    fill(run, stand, waiting)
                     stand.start_worker("drain")
                     stand.need(stand.all_at_work, "the worker runs jobs")
-                    run.keep(contender, name, _steady(run, stand, waiting))
+                    run.keep(contender, name, held(stand, waiting, seconds=2 if run.quick else 5)["per_second"])
                     if name == "deep":
                         found = timed(stand, upto=waiting, seconds=2 if run.quick else 4)
                         run.keep(contender, "deep_drain", found["per_second"])
@@ -35,17 +35,16 @@ def measure_depth(run: Run) -> None:
             run.keep(contender, "usual_drain", drain(run, contender, workers=1)["per_second"])
 
 
-def _steady(run: Run, stand: Stand, waiting: int) -> float:
-    first, began = stand.done(), time.perf_counter()
-    submitted, lasted = waiting, 0.0
-    while lasted < (2 if run.quick else 5):
+def held(stand: Stand, waiting: int, *, seconds: float) -> Figures:
+    """Measure for this long, and submit as many jobs as are done."""
+    meter, submitted = Meter(stand), waiting
+    while time.perf_counter() - meter.began < seconds:
         if missing := (stand.done() - (submitted - waiting)) // 100 * 100:
             stand.ask("fill", count=missing)
             submitted += missing
         else:
             time.sleep(0.002)
-        lasted = time.perf_counter() - began
-    return (stand.done() - first) / lasted
+    return meter.read()
 
 
 def measure_tenths(run: Run) -> None:
@@ -55,7 +54,7 @@ def measure_tenths(run: Run) -> None:
             for name, beside in (("alone", False), ("idle_in_transaction", True)):
                 with run.trying(contender, f"tenths, {name}"), run.stand(contender) as stand:
                     run.note(stand)
-                    _fill(run, stand, run.deep)
+                    fill(run, stand, run.deep)
                     with _idle_transaction(stand) if beside else contextlib.nullcontext():
                         first, last = _tenths(run, stand, run.deep)
                     run.keep(contender, f"tenths_{name}", last / first)
@@ -91,7 +90,7 @@ def _idle_transaction(stand: Stand) -> Iterator[None]:
         connection.rollback()
 
 
-def _fill(run: Run, stand: Stand, waiting: int) -> None:
+def fill(run: Run, stand: Stand, waiting: int) -> None:
     for start in range(0, waiting, CHUNK):
         stand.ask("fill", count=min(CHUNK, waiting - start))
         if start:

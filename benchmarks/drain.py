@@ -57,24 +57,36 @@ def drain(run: Run, contender: Contender, *, workers: int, slots: int | None = N
     return found
 
 
+class Meter:
+    """Counts jobs and CPU from its construction on."""
+
+    def __init__(self, stand: Stand) -> None:
+        self._stand = stand
+        self.first, self.began = stand.done(), time.perf_counter()
+        self._cpu = sum(map(cpu_seconds, stand.pids))
+        self._store_cpu, self._busy = stand.place.cpu(), busy_seconds()
+
+    def read(self) -> Figures:
+        stand = self._stand
+        done, lasted = stand.done() - self.first, time.perf_counter() - self.began
+        if not done:
+            raise RuntimeError(f"no job was done within {lasted:.0f} s")
+        store_cpu = stand.place.cpu() - self._store_cpu
+        return {
+            "per_second": done / lasted,
+            "jobs": done,
+            "worker_us": (sum(map(cpu_seconds, stand.pids)) - self._cpu) / done * 1e6,
+            "store_us": store_cpu / done * 1e6,
+            # How much of a core the store used, and of all cores everything did.
+            "store_share": store_cpu / lasted,
+            "machine_share": (busy_seconds() - self._busy) / lasted / (os.cpu_count() or 1),
+        }
+
+
 def timed(stand: Stand, *, upto: int, seconds: float) -> Figures:
     """Watch the workers until this many jobs are done in all, or for this long."""
-    first, began = stand.done(), time.perf_counter()
-    if first >= upto:
+    meter = Meter(stand)
+    if meter.first >= upto:
         raise RuntimeError("all jobs had run before the measurement began")
-    cpu = sum(map(cpu_seconds, stand.pids))
-    store_cpu, busy = stand.place.cpu(), busy_seconds()
     stand.wait(lambda: stand.done() >= upto, seconds)
-    done, lasted = stand.done() - first, time.perf_counter() - began
-    if not done:
-        raise RuntimeError(f"no job was done within {lasted:.0f} s")
-    store_cpu = stand.place.cpu() - store_cpu
-    return {
-        "per_second": done / lasted,
-        "jobs": done,
-        "worker_us": (sum(map(cpu_seconds, stand.pids)) - cpu) / done * 1e6,
-        "store_us": store_cpu / done * 1e6,
-        # How much of a core the store used, and of all cores everything did.
-        "store_share": store_cpu / lasted,
-        "machine_share": (busy_seconds() - busy) / lasted / (os.cpu_count() or 1),
-    }
+    return meter.read()

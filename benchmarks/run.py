@@ -29,6 +29,8 @@ class Run:
     quick: bool = False
     deep: int = 1_000_000
     features: tuple[str, ...] = ()
+    axes: tuple[str, ...] = ()
+    long: bool = False
     rows: dict[str, Figures] = field(default_factory=dict)
     others: Figures = field(default_factory=dict)
 

@@ -85,6 +85,10 @@ class Submitter:
             due = max(due + gap, time.perf_counter())
             await asyncio.sleep(due - time.perf_counter())
 
+    async def call(self, name: str, **arguments: Any) -> None:
+        """Do something that only this contender can."""
+        await _maybe(getattr(self._module, name)(**arguments))
+
     async def _many(self, task: str, arguments: Callable[[int], tuple[Any, ...]], count: int) -> None:
         submit = self._module.submit
         if not self._waits:

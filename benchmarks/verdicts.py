@@ -27,9 +27,9 @@ class Verdict:
         return asdict(self)
 
 
-def verdicts(rows: Rows) -> list[Verdict]:
-    """Judge the figures of one run."""
-    return [*_redis(rows), *_postgres(rows), *_sqlite(rows), *_everywhere(rows)]
+def verdicts(rows: Rows, others: dict[str, Any] | None = None) -> list[Verdict]:
+    """Judge the figures of one run. ``others`` are those that belong to no contender."""
+    return [*_redis(rows), *_postgres(rows), *_sqlite(rows), *_everywhere(rows), _plan(others or {})]
 
 
 def _redis(rows: Rows) -> Iterator[Verdict]:
@@ -76,6 +76,13 @@ def _everywhere(rows: Rows) -> Iterator[Verdict]:
         for name, feature in FEATURES.items():
             if feature.most is not None:
                 yield _at_most(f"{title}: {feature.title}", ours, f"feature_{name}", feature.most, "× plain")
+
+
+def _plan(others: dict[str, Any]) -> Verdict:
+    costs = others.get("plan_us") or others.get("policy", {}).get("plan_us", {})
+    return _at_most(
+        "Plan over 200 classes", {f"{name}".split()[0]: cost for name, cost in costs.items()}, "200", 200, "µs"
+    )
 
 
 def _ours(rows: Rows, store: str) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import os
 import random
 from collections.abc import Sequence
@@ -9,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import jobs
-from benchmarks.features.table import DEEP, FEATURES
+from benchmarks.features.table import DEEP, FEATURES, feature_of
 from headway import Headway
 
 PACKAGES = ("headway", "uvloop")
@@ -17,7 +19,7 @@ ENVIRONMENT = {"HEADWAY_SLOTS": "100"}
 CONFIGURATION = "100 slots, no log lines of jobs, default settings"
 
 chosen = os.environ["BENCH_VARIANT"]
-feature = FEATURES[chosen]
+feature = feature_of(chosen)
 ladder = str(Path(__file__).with_name("ladder.toml")) if feature.ladder else None
 app = Headway(os.environ["BENCH_STORE"], policy=ladder)
 
@@ -27,7 +29,7 @@ async def noop(number: int, text: str, key: str) -> int:
 
 
 def _declare(name: str) -> list[Any]:
-    tasks = enumerate(FEATURES[name].tasks)
+    tasks = enumerate(feature_of(name).tasks)
     return [app.task(name=f"bench.{name}.{number}", **options)(noop) for number, options in tasks]
 
 
@@ -38,8 +40,10 @@ if feature.among:
             _declare(other)
 
 # Each key equally often, in an order that is random and the same in every run.
-keys = [f"key-{number % feature.keys}" for number in range(DEEP)]
-random.Random(7).shuffle(keys)
+_keys = [f"key-{number % feature.keys}" for number in range(DEEP)]
+random.Random(7).shuffle(_keys)
+keys = itertools.cycle(_keys)
+turns = itertools.cycle(tasks)
 
 
 def command(_: str) -> list[str]:
@@ -51,8 +55,19 @@ async def setup() -> None:
 
 
 async def submit(_: str, number: int, text: str) -> None:
-    await tasks[number % len(tasks)].aenqueue(number, text, keys[number])
+    await next(turns).aenqueue(number, text, next(keys))
 
 
 async def submit_many(batch: Sequence[tuple[int, str]]) -> None:
-    await app.aenqueue_many(tasks[number % len(tasks)].call(number, text, keys[number]) for number, text in batch)
+    await app.aenqueue_many(next(turns).call(number, text, next(keys)) for number, text in batch)
+
+
+async def pause() -> None:
+    await app.apause()
+
+
+async def release(workers: int) -> None:
+    """Let jobs run once this many workers are there."""
+    while len((await app.astats()).workers) < workers:  # noqa: ASYNC110 - workers are other processes
+        await asyncio.sleep(0.1)
+    await app.aresume()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headway import Limit
@@ -54,3 +54,20 @@ FEATURES: dict[str, Feature] = {
     "among": Feature("plain jobs among the others", 1.1, ladder=True, among=True),
     "logging": Feature("plain jobs, each logged", 1.15, logs=True),
 }
+
+# Configurations that grow along one axis, by the number that grows.
+GROWING: dict[str, Callable[[int], Feature]] = {
+    "waiting": lambda _: FEATURES["plain"],
+    "tenants": lambda number: replace(FEATURES["tenants-100k"], keys=number),
+    "keys": lambda number: replace(FEATURES["limit-by"], keys=number),
+    "classes": lambda number: Feature("classes", tasks=tuple({"needs": (f"need-{n}",)} for n in range(number))),
+    "processes": lambda _: FEATURES["plain"],
+    "history": lambda _: FEATURES["plain"],
+    "streams": lambda _: FEATURES["plain"],
+}
+
+
+def feature_of(name: str) -> Feature:
+    """Return the configuration of this name, or of an axis and a number, such as ``tenants=1000``."""
+    axis, _, number = name.partition("=")
+    return GROWING[axis](int(number)) if number else FEATURES[name]
