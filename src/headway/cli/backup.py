@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import Parameter
-
 from headway.cli import render
+from headway.cli.help import option
 from headway.cli.store_access import STORE_HERE, StoreOptions, make_store, run
 from headway.client.settings import Settings
 from headway.core.errors import ConfigError
@@ -21,7 +20,7 @@ ADVICE = {
     "postgres": "use pg_dump --schema=headway, and pg_restore with all workers stopped",
     "redis": "copy the server's RDB or AOF files, after BGSAVE",
 }
-File = Annotated[Path, Parameter(help="The backup, a file of its own.", metavar="FILE")]
+File = Annotated[Path, option("The backup, a file of its own.", "FILE")]
 
 
 def backup(file: File, /, *, place: StoreOptions = STORE_HERE) -> int:

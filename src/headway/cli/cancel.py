@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from cyclopts import Parameter
-
 from headway.cli import render
+from headway.cli.help import option
 from headway.cli.operator import Operator
 from headway.cli.store_access import HERE, TargetOptions, change, whole_ids
 from headway.core.job import JobId, JobRecord, State
 
-First = Annotated[str, Parameter(name="ID", help="The id of a job, or its end.")]
-More = Annotated[str, Parameter(name="MORE", help="Further ids.")]
+First = Annotated[str, option("The id of a job, or its end.", name="ID")]
+More = Annotated[str, option("Further ids.", name="MORE")]
 
 
 def cancel(job_id: First, /, *more: More, place: TargetOptions = HERE) -> int:

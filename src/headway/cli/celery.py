@@ -10,10 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import Parameter
-
 from headway.cli import render
-from headway.cli.help import command, family
+from headway.cli.help import command, family, flag, option
 from headway.cli.store_access import JsonFlag
 from headway.core.errors import ConfigError, StoreError
 from headway.version import __version__
@@ -27,13 +25,9 @@ if TYPE_CHECKING:
 REFRESH = 1.0
 USERS = 10
 
-AppPath = Annotated[
-    str | None, Parameter(name="APP", help="The Celery app, as `celery -A` takes it.", show_default=False)
-]
-StoreUrl = Annotated[
-    str | None, Parameter(name="--store", help="Where the ledger is, in place of an app.", metavar="URL")
-]
-Prefix = Annotated[str, Parameter(name="--prefix", help="What the queues' names begin with, with --store.")]
+AppPath = Annotated[str | None, option("The Celery app, as `celery -A` takes it.", name="APP", show_default=False)]
+StoreUrl = Annotated[str | None, option("Where the ledger is, in place of an app.", "URL", name="--store")]
+Prefix = Annotated[str, option("What the queues' names begin with, with --store.", name="--prefix")]
 
 celery = family(
     "celery",
@@ -52,7 +46,7 @@ def top(
     app: AppPath = None,
     /,
     *,
-    once: Annotated[bool, Parameter(help="Print one screen and exit.", show_default=False)] = False,
+    once: Annotated[bool, flag("Print one screen and exit.")] = False,
     json: JsonFlag = False,
     store: StoreUrl = None,
     prefix: Prefix = "queue_",
@@ -75,8 +69,8 @@ def metrics(
     app: AppPath = None,
     /,
     *,
-    port: Annotated[int | None, Parameter(help="Serve them there at /metrics, until interrupted.")] = None,
-    host: Annotated[str, Parameter(help="The address to serve at.")] = "127.0.0.1",
+    port: Annotated[int | None, option("Serve them there at /metrics, until interrupted.")] = None,
+    host: Annotated[str, option("The address to serve at.")] = "127.0.0.1",
     store: StoreUrl = None,
     prefix: Prefix = "queue_",
 ) -> int:
@@ -94,7 +88,7 @@ def metrics(
 
 
 @command(celery, "check APP", "headway celery check proj")
-def check(app: Annotated[str, Parameter(name="APP", help="The Celery app, as `celery -A` takes it.")], /) -> int:
+def check(app: Annotated[str, option("The Celery app, as `celery -A` takes it.", name="APP")], /) -> int:
     """Compare the ledger with the broker and repair it, as workers do by themselves. Exits with 1 if it was wrong."""
     balancer = _balancer(app)
     report = balancer.reconcile()
@@ -107,11 +101,11 @@ def check(app: Annotated[str, Parameter(name="APP", help="The Celery app, as `ce
 
 @command(celery, "reset APP [QUEUE] --yes", "headway celery reset proj queue_3 --yes")
 def reset(
-    app: Annotated[str, Parameter(name="APP", help="The Celery app, as `celery -A` takes it.")],
-    queue: Annotated[str | None, Parameter(name="QUEUE", help="One queue; else all.", show_default=False)] = None,
+    app: Annotated[str, option("The Celery app, as `celery -A` takes it.", name="APP")],
+    queue: Annotated[str | None, option("One queue; else all.", name="QUEUE", show_default=False)] = None,
     /,
     *,
-    yes: Annotated[bool, Parameter(help="Confirm the reset.", show_default=False)] = False,
+    yes: Annotated[bool, flag("Confirm the reset.")] = False,
 ) -> int:
     """Forget what was counted by hand; tasks that wait or run stay counted. It is logged with your name."""
     if not yes:

@@ -7,18 +7,14 @@ import sys
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from cyclopts import Parameter
-
+from headway.cli.help import option
 from headway.core.errors import ConfigError
 
 Shell = Literal["bash", "zsh", "fish"]
 
 
 def completion(
-    shell: Annotated[
-        Shell | None, Parameter(name="SHELL", help="bash, zsh or fish; else the one that SHELL names.")
-    ] = None,
-    /,
+    shell: Annotated[Shell | None, option("bash, zsh or fish; else the one that SHELL names.", name="SHELL")] = None, /
 ) -> int:
     """Print a script that completes commands and options in your shell.
 

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from headway.cli import render
 from headway.cli.cancel import print_answers, retry_jobs
-from headway.cli.help import command, family
+from headway.cli.help import command, family, flag, option
 from headway.cli.jobs import Before, Limit, TaskName, print_page, read_cursor
 from headway.cli.operator import Operator
 from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask, change, whole_ids
@@ -25,8 +25,8 @@ from headway.stores.base import JobQuery
 DEAD = (State.DEAD_LETTER,)
 PAGE = 500
 
-All = Annotated[bool, Parameter(name="--all", help="All dead letters that the filters choose.", show_default=False)]
-Yes = Annotated[bool, Parameter(name=["--yes", "-y"], help="Do not ask.", show_default=False)]
+All = Annotated[bool, flag("All dead letters that the filters choose.", name="--all")]
+Yes = Annotated[bool, flag("Do not ask.", name=["--yes", "-y"])]
 Moment = "a length such as 2h before now, or 2030-01-31T08:00:00Z"
 
 
@@ -36,15 +36,11 @@ class Filters:
     """Which dead letters a command is about."""
 
     task: TaskName = None
-    error: Annotated[
-        str | None, Parameter(help="Only errors of this type, or with this in their message.", metavar="TEXT")
-    ] = None
-    priority: Annotated[
-        str | None, Parameter(name=["--priority", "--lane"], help="Only jobs of this lane.", metavar="LANE")
-    ] = None
-    tenant: Annotated[str | None, Parameter(help="Only jobs of this tenant.", metavar="TENANT")] = None
-    since: Annotated[str | None, Parameter(help=f"Only jobs that ended since: {Moment}.", metavar="TIME")] = None
-    until: Annotated[str | None, Parameter(help="Only jobs that ended before this time.", metavar="TIME")] = None
+    error: Annotated[str | None, option("Only errors of this type, or with this in their message.", "TEXT")] = None
+    priority: Annotated[str | None, option("Only jobs of this lane.", "LANE", name=["--priority", "--lane"])] = None
+    tenant: Annotated[str | None, option("Only jobs of this tenant.", "TENANT")] = None
+    since: Annotated[str | None, option(f"Only jobs that ended since: {Moment}.", "TIME")] = None
+    until: Annotated[str | None, option("Only jobs that ended before this time.", "TIME")] = None
 
     @property
     def given(self) -> bool:
@@ -130,7 +126,7 @@ def list_dead(
 
 @command(dlq, "replay [ID…] [OPTIONS]", "headway dlq replay ID", "headway dlq replay --all --task reports.export")
 def replay(
-    *ids: Annotated[str, Parameter(name="ID", help="Ids of dead letters.")],
+    *ids: Annotated[str, option("Ids of dead letters.", name="ID")],
     all_: All = False,
     filters: Filters = EVERY,
     place: TargetOptions = HERE,
@@ -164,7 +160,7 @@ def replay(
 
 @command(dlq, "purge [ID…] [OPTIONS]", "headway dlq purge ID --yes", "headway dlq purge --all --yes")
 def purge(
-    *ids: Annotated[str, Parameter(name="ID", help="Ids of dead letters.")],
+    *ids: Annotated[str, option("Ids of dead letters.", name="ID")],
     all_: All = False,
     filters: Filters = EVERY,
     yes: Yes = False,

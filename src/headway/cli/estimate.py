@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-from cyclopts import Parameter
+from typing import Any
 
 from headway.cli import render
-from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask, find_report
+from headway.cli.store_access import HERE, JobWord, JsonFlag, TargetOptions, ask, find_report
 from headway.core.policy.estimate import Estimate
 
 BASES = {
@@ -16,13 +14,7 @@ BASES = {
 }
 
 
-def estimate(
-    job_id: Annotated[str, Parameter(name="ID", help="The job's id, or its end.")],
-    /,
-    *,
-    json: JsonFlag = False,
-    place: TargetOptions = HERE,
-) -> int:
+def estimate(job_id: JobWord, /, *, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
     """Estimate when a waiting job will start.
 
     Headway runs the policy forward over the jobs that wait and run now. Half of

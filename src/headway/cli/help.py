@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from cyclopts import App, Group
+from cyclopts import App, Group, Parameter
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,3 +39,18 @@ def usage(words: str, *examples: str) -> dict[str, Any]:
 def _written(examples: tuple[str, ...]) -> str:
     title = "Example:" if len(examples) == 1 else "Examples:"
     return "\n\n".join([title, "\n".join(f"    {line}" for line in examples)])
+
+
+def option(about: str, value: str | None = None, **more: Any) -> Parameter:
+    """Describe a parameter. ``value`` is what the help calls its value."""
+    return Parameter(help=about, metavar=value, **more)
+
+
+def flag(about: str, **more: Any) -> Parameter:
+    """Describe a flag, which is off by default."""
+    return Parameter(help=about, show_default=False, **more)
+
+
+StoreUrl = Annotated[
+    str | None, option("Address of the store; else the app's, HEADWAY_STORE or sqlite:///headway.db.", "URL")
+]

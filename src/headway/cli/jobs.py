@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from headway.cli import render
+from headway.cli.help import option
 from headway.cli.operator import Operator
 from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask
 from headway.client.app import read_states
@@ -23,20 +23,18 @@ if TYPE_CHECKING:
 
 ERROR_LEAST = 24  # Columns that an error needs at least; a longer one is folded.
 
-Limit = Annotated[int, Parameter(help="How many at most.", validator=Number(gte=1, lte=10_000))]
-Before = Annotated[str | None, Parameter(help="Where the page before ended: its next_cursor.", metavar="CURSOR")]
-TaskName = Annotated[str | None, Parameter(help="Only jobs of this task.", metavar="TASK")]
+Limit = Annotated[int, option("How many at most.", validator=Number(gte=1, lte=10_000))]
+Before = Annotated[str | None, option("Where the page before ended: its next_cursor.", "CURSOR")]
+TaskName = Annotated[str | None, option("Only jobs of this task.", "TASK")]
 
 
 def jobs(
     *,
-    status: Annotated[
-        list[str] | None, Parameter(help="Only jobs in these states; several with commas.", metavar="STATUS")
-    ] = None,
+    status: Annotated[list[str] | None, option("Only jobs in these states; several with commas.", "STATUS")] = None,
     task: TaskName = None,
-    priority: Annotated[str | None, Parameter(help="Only jobs of this lane.", metavar="LANE")] = None,
-    tenant: Annotated[str | None, Parameter(help="Only jobs of this tenant.", metavar="TENANT")] = None,
-    worker: Annotated[str | None, Parameter(help="Only jobs that this worker runs or ended.", metavar="WORKER")] = None,
+    priority: Annotated[str | None, option("Only jobs of this lane.", "LANE")] = None,
+    tenant: Annotated[str | None, option("Only jobs of this tenant.", "TENANT")] = None,
+    worker: Annotated[str | None, option("Only jobs that this worker runs or ended.", "WORKER")] = None,
     limit: Limit = 50,
     before: Before = None,
     json: JsonFlag = False,

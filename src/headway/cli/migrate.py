@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from cyclopts import Parameter
-
 from headway.cli import render
+from headway.cli.help import flag
 from headway.cli.store_access import STORE_HERE, StoreOptions, make_store, path_of, run
 from headway.stores.base import Store
 
 
 def migrate(
-    *,
-    dry_run: Annotated[bool, Parameter(help="Only say what would be done.", show_default=False)] = False,
-    place: StoreOptions = STORE_HERE,
+    *, dry_run: Annotated[bool, flag("Only say what would be done.")] = False, place: StoreOptions = STORE_HERE
 ) -> int:
     """Bring the store to the schema of this Headway.
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from cyclopts import Parameter
-
 from headway.cli import render
+from headway.cli.help import option
 from headway.cli.jobs import check_lane
 from headway.cli.operator import Operator
 from headway.cli.store_access import HERE, TargetOptions, change
 from headway.core.policy.enforced import PauseSet
 
-Lane = Annotated[str | None, Parameter(help="Only this lane.", metavar="NAME")]
-TaskName = Annotated[str | None, Parameter(help="Only this task.", metavar="NAME")]
-Tenant = Annotated[str | None, Parameter(help="Only this tenant.", metavar="NAME")]
+Lane = Annotated[str | None, option("Only this lane.", "NAME")]
+TaskName = Annotated[str | None, option("Only this task.", "NAME")]
+Tenant = Annotated[str | None, option("Only this tenant.", "NAME")]
 
 
 def pause(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, place: TargetOptions = HERE) -> int:

@@ -6,10 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import Parameter
-
 from headway.cli import render
-from headway.cli.help import command, family
+from headway.cli.help import command, family, flag, option
 from headway.cli.operator import Operator, PolicyChange
 from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask, change
 from headway.cli.toml import toml_text
@@ -21,7 +19,7 @@ from headway.core.policy.lint import Finding, OfferedLoad, PolicyReport, check_p
 from headway.core.policy.table_reader import key_path
 from headway.policy_store.versions import PolicyVersion, load_policy
 
-File = Annotated[Path, Parameter(name="FILE", help="A policy file, .toml or .json.")]
+File = Annotated[Path, option("A policy file, .toml or .json.", name="FILE")]
 
 policy = family(
     "policy",
@@ -38,12 +36,9 @@ def check(
     file: File,
     /,
     *,
-    slots: Annotated[int | None, Parameter(help="Slots of each worker; else HEADWAY_SLOTS, else 5.")] = None,
-    workers: Annotated[int, Parameter(help="How many workers there are.")] = 1,
-    recorded: Annotated[
-        bool,
-        Parameter(help="Compare it with the load of the jobs that completed last.", show_default=False),
-    ] = False,
+    slots: Annotated[int | None, option("Slots of each worker; else HEADWAY_SLOTS, else 5.")] = None,
+    workers: Annotated[int, option("How many workers there are.")] = 1,
+    recorded: Annotated[bool, flag("Compare it with the load of the jobs that completed last.")] = False,
     json: JsonFlag = False,
     place: TargetOptions = HERE,
 ) -> int:
@@ -90,8 +85,8 @@ def _recorded(wanted: Policy, place: TargetOptions) -> OfferedLoad:
 )
 def show_policy(
     *,
-    version: Annotated[int | None, Parameter(help="This version; else the one in force.")] = None,
-    history_: Annotated[bool, Parameter(name="--history", help="List all versions.", show_default=False)] = False,
+    version: Annotated[int | None, option("This version; else the one in force.")] = None,
+    history_: Annotated[bool, flag("List all versions.", name="--history")] = False,
     json: JsonFlag = False,
     place: TargetOptions = HERE,
 ) -> int:
@@ -123,7 +118,7 @@ def apply(
     file: File,
     /,
     *,
-    note: Annotated[str, Parameter(help="Why; kept in the history.", show_default=False)] = "",
+    note: Annotated[str, option("Why; kept in the history.", show_default=False)] = "",
     place: TargetOptions = HERE,
 ) -> int:
     """Put a policy file in force, as a new version. Workers follow within seconds; none is restarted.
@@ -140,7 +135,7 @@ def apply(
 def rollback(
     *,
     to: Annotated[
-        int | None, Parameter(help="The version to go back to, 0 for the built-in policy; else the one before.")
+        int | None, option("The version to go back to, 0 for the built-in policy; else the one before.")
     ] = None,
     place: TargetOptions = HERE,
 ) -> int:

@@ -16,14 +16,7 @@ import msgspec
 from headway.cli.operator import JobReport, PolicyChange
 from headway.client.job_values import read_task
 from headway.core import errors
-from headway.core.errors import (
-    ConfigError,
-    HeadwayError,
-    JobNotFound,
-    PolicyError,
-    ServerRefused,
-    StoreTooNew,
-)
+from headway.core.errors import ConfigError, HeadwayError, JobNotFound, PolicyError, ServerRefused, StoreTooNew
 from headway.core.job import JobId, JobRecord, State
 from headway.core.policy.document import Policy
 from headway.core.policy.enforced import PauseSet

@@ -249,10 +249,7 @@ def table(*columns: str, right: Iterable[str] = (), flexible: Iterable[str] = ()
     numbers, giving = set(right), set(flexible)
     for name in columns:
         made.add_column(
-            name,
-            justify="right" if name in numbers else "left",
-            no_wrap=name not in giving,
-            overflow="ellipsis",
+            name, justify="right" if name in numbers else "left", no_wrap=name not in giving, overflow="ellipsis"
         )
     return made
 

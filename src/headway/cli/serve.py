@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from headway.cli.help import option
 from headway.cli.worker import AppPath, LogLevel, run_on_fast_loop
 from headway.client.settings import Settings, load_settings
 from headway.core.errors import ConfigError
@@ -36,23 +37,16 @@ NEEDED = ("fastapi", "uvicorn", "websockets")
 class HttpFlags:
     """Where and how the interface is served."""
 
-    host: Annotated[
-        str | None, Parameter(help="Address to listen at (127.0.0.1); any other needs tokens.", metavar="HOST")
-    ] = None
+    host: Annotated[str | None, option("Address to listen at (127.0.0.1); any other needs tokens.", "HOST")] = None
     port: Annotated[
-        int | None,
-        Parameter(
-            help="Port to listen at (8000); 0 for any free one.", metavar="PORT", validator=Number(gte=0, lte=65_535)
-        ),
+        int | None, option("Port to listen at (8000); 0 for any free one.", "PORT", validator=Number(gte=0, lte=65_535))
     ] = None
     allow_host: Annotated[
-        tuple[str, ...], Parameter(help="A further name it answers to while there are no tokens.", metavar="NAME")
+        tuple[str, ...], option("A further name it answers to while there are no tokens.", "NAME")
     ] = ()
-    allow_origin: Annotated[
-        tuple[str, ...], Parameter(help="A site whose pages may open its WebSockets.", metavar="ORIGIN")
-    ] = ()
-    ssl_certfile: Annotated[str | None, Parameter(help="Certificate, for https.", metavar="FILE")] = None
-    ssl_keyfile: Annotated[str | None, Parameter(help="The certificate's key.", metavar="FILE")] = None
+    allow_origin: Annotated[tuple[str, ...], option("A site whose pages may open its WebSockets.", "ORIGIN")] = ()
+    ssl_certfile: Annotated[str | None, option("Certificate, for https.", "FILE")] = None
+    ssl_keyfile: Annotated[str | None, option("The certificate's key.", "FILE")] = None
 
     def settings(self) -> dict[str, Any]:
         """Return what is a setting of an app."""
@@ -77,15 +71,13 @@ def serve(
     app: AppPath = None,
     /,
     *,
-    workers: Annotated[
-        int, Parameter(help="How many processes serve.", metavar="N", validator=Number(gte=1, lte=64))
-    ] = 1,
+    workers: Annotated[int, option("How many processes serve.", "N", validator=Number(gte=1, lte=64))] = 1,
     flags: HttpFlags = NO_FLAGS,
     store: Annotated[
-        str | None, Parameter(help="Address of the store; else HEADWAY_STORE or sqlite:///headway.db.", metavar="URL")
+        str | None, option("Address of the store; else HEADWAY_STORE or sqlite:///headway.db.", "URL")
     ] = None,
-    namespace: Annotated[str | None, Parameter(help="Which of the apps that share the store.", metavar="NAME")] = None,
-    log: Annotated[Literal["console", "json"] | None, Parameter(help="How log lines look.")] = None,
+    namespace: Annotated[str | None, option("Which of the apps that share the store.", "NAME")] = None,
+    log: Annotated[Literal["console", "json"] | None, option("How log lines look.")] = None,
     log_level: LogLevel = "info",
 ) -> int:
     """Serve the HTTP interface: submit, look, operate, and hand work to workers.

@@ -6,13 +6,13 @@ import sys
 import time
 from typing import Annotated
 
-from cyclopts import Parameter
-
 from headway.cli import render
 from headway.cli.estimate import estimate_values, start_text
+from headway.cli.help import flag
 from headway.cli.operator import JobReport, Operator
 from headway.cli.store_access import (
     HERE,
+    JobWord,
     JsonFlag,
     TargetOptions,
     ask,
@@ -35,16 +35,11 @@ from headway.observability.traces import shown_trace
 
 
 def status(
-    job_id: Annotated[str, Parameter(name="ID", help="The job's id, or its end.")],
+    job_id: JobWord,
     /,
     *,
-    args: Annotated[bool, Parameter(help="Show the arguments too.", show_default=False)] = False,
-    follow: Annotated[
-        bool,
-        Parameter(
-            help="Print what happens until the job has ended; with --json, an object a line.", show_default=False
-        ),
-    ] = False,
+    args: Annotated[bool, flag("Show the arguments too.")] = False,
+    follow: Annotated[bool, flag("Print what happens until the job has ended; with --json, an object a line.")] = False,
     json: JsonFlag = False,
     place: TargetOptions = HERE,
 ) -> int:

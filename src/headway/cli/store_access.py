@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from cyclopts import Parameter
 
+from headway.cli.help import StoreUrl, flag, option
 from headway.cli.operator import JobReport, Operator, StoreOperator
 from headway.client.settings import Settings, gather, load_settings
 from headway.core.errors import ConfigError, HeadwayError, JobNotFound, NotAStore
@@ -30,23 +31,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+JobWord = Annotated[str, option("The job's id, or its end.", name="ID")]
+
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions:
     """Which store, and which namespace in it."""
 
-    store: Annotated[
-        str | None,
-        Parameter(help="Address of the store; else the app's, HEADWAY_STORE or sqlite:///headway.db.", metavar="URL"),
-    ] = None
+    store: StoreUrl = None
     namespace: Annotated[
-        str | None,
-        Parameter(help="Which of the apps that share the store; else the app's or HEADWAY_NAMESPACE.", metavar="NAME"),
+        str | None, option("Which of the apps that share the store; else the app's or HEADWAY_NAMESPACE.", "NAME")
     ] = None
     app: Annotated[
-        str | None,
-        Parameter(help="Use the store of this app, module:attribute; else of HEADWAY_APP, if set.", metavar="APP"),
+        str | None, option("Use the store of this app, module:attribute; else of HEADWAY_APP, if set.", "APP")
     ] = None
 
     def settings(self) -> Settings:
@@ -101,10 +99,8 @@ class TargetOptions(StoreOptions):
 
     server_url: Annotated[
         str | None,
-        Parameter(
-            name="--server",
-            help="Go through this server, with HEADWAY_TOKEN; else HEADWAY_SERVER, else the store.",
-            metavar="URL",
+        option(
+            "Go through this server, with HEADWAY_TOKEN; else HEADWAY_SERVER, else the store.", "URL", name="--server"
         ),
     ] = None
 
@@ -128,7 +124,7 @@ CANDIDATES = 10
 HERE = TargetOptions()
 STORE_HERE = StoreOptions()
 
-JsonFlag = Annotated[bool, Parameter(name="--json", help="Print one JSON document.", show_default=False)]
+JsonFlag = Annotated[bool, flag("Print one JSON document.", name="--json")]
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:

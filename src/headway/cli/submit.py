@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 from cyclopts import Parameter
 
 from headway.cli import render
+from headway.cli.help import flag, option
 from headway.cli.store_access import HERE, JsonFlag, TargetOptions, check_shared, path_of, run, watched_store
 from headway.client.job_info import result_of
 from headway.client.job_values import job_values
@@ -35,32 +36,21 @@ NOT_TEXT = re.compile(r"argument '(\w+)': expected str\b")  # How a server refus
 class CallFlags:
     """What a submitter may ask for."""
 
-    priority: Annotated[str | None, Parameter(help="The lane: high, medium or low.", metavar="LANE")] = None
-    delay: Annotated[
-        float | None, Parameter(help="Run no earlier than this many seconds from now.", metavar="SECONDS")
-    ] = None
-    run_after: Annotated[
-        str | None, Parameter(help="Run no earlier than this moment: 2030-01-31T08:00:00Z.", metavar="ISO")
-    ] = None
+    priority: Annotated[str | None, option("The lane: high, medium or low.", "LANE")] = None
+    delay: Annotated[float | None, option("Run no earlier than this many seconds from now.", "SECONDS")] = None
+    run_after: Annotated[str | None, option("Run no earlier than this moment: 2030-01-31T08:00:00Z.", "ISO")] = None
     expires: Annotated[
-        float | None, Parameter(help="Cancel the job if it has not started after this many seconds.", metavar="SECONDS")
+        float | None, option("Cancel the job if it has not started after this many seconds.", "SECONDS")
     ] = None
-    idempotency_key: Annotated[
-        str | None, Parameter(help="A second submit with this key returns the same job.", metavar="KEY")
-    ] = None
-    tenant: Annotated[str | None, Parameter(help="The party that slots are shared fairly by.", metavar="TENANT")] = None
-    max_retries: Annotated[int | None, Parameter(help="How often a failed attempt is repeated.", metavar="N")] = None
-    timeout: Annotated[float | None, Parameter(help="The longest one attempt may take.", metavar="SECONDS")] = None
-    duration: Annotated[
-        str | None, Parameter(help="A rung of the ladder: fast, medium, slow or default.", metavar="RUNG")
-    ] = None
+    idempotency_key: Annotated[str | None, option("A second submit with this key returns the same job.", "KEY")] = None
+    tenant: Annotated[str | None, option("The party that slots are shared fairly by.", "TENANT")] = None
+    max_retries: Annotated[int | None, option("How often a failed attempt is repeated.", "N")] = None
+    timeout: Annotated[float | None, option("The longest one attempt may take.", "SECONDS")] = None
+    duration: Annotated[str | None, option("A rung of the ladder: fast, medium, slow or default.", "RUNG")] = None
     on_stop: Annotated[
-        str | None,
-        Parameter(help="What it becomes if that stops it: fail, retry_longer or partial.", metavar="WHAT"),
+        str | None, option("What it becomes if that stops it: fail, retry_longer or partial.", "WHAT")
     ] = None
-    needs: Annotated[str | None, Parameter(help="What a worker must offer; several with commas.", metavar="NAMES")] = (
-        None
-    )
+    needs: Annotated[str | None, option("What a worker must offer; several with commas.", "NAMES")] = None
 
     def options(self) -> dict[str, Any]:
         """Return what was asked for, as ``Task.using`` takes it."""
@@ -76,15 +66,13 @@ NO_FLAGS = CallFlags()
 
 
 def submit(
-    task: Annotated[str, Parameter(name="TASK", help="The task's name.")],
+    task: Annotated[str, option("The task's name.", name="TASK")],
     /,
-    *values: Annotated[str, Parameter(name="KEY=VALUE", help="Its arguments.")],
-    json_args: Annotated[
-        str | None, Parameter(help="Arguments as a JSON object; KEY=VALUE goes over it.", metavar="JSON")
-    ] = None,
+    *values: Annotated[str, option("Its arguments.", name="KEY=VALUE")],
+    json_args: Annotated[str | None, option("Arguments as a JSON object; KEY=VALUE goes over it.", "JSON")] = None,
     call: CallFlags = NO_FLAGS,
-    wait: Annotated[bool, Parameter(help="Wait for the job to end and print its result.", show_default=False)] = False,
-    timeout_wait: Annotated[float | None, Parameter(help="Wait no longer than this.", metavar="SECONDS")] = None,
+    wait: Annotated[bool, flag("Wait for the job to end and print its result.")] = False,
+    timeout_wait: Annotated[float | None, option("Wait no longer than this.", "SECONDS")] = None,
     json: JsonFlag = False,
     place: TargetOptions = HERE,
 ) -> int:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Annotated, Any
 
-from cyclopts import Parameter
 from msgspec.structs import asdict
 
 from headway.cli import render
-from headway.cli.help import command, family
+from headway.cli.help import command, family, flag, option
 from headway.cli.store_access import STORE_HERE, JsonFlag, StoreOptions, cli_user, opened, run
 from headway.core.errors import ConfigError
 from headway.core.policy.units import parse_length
@@ -47,22 +46,20 @@ token = family(
 def create(
     *,
     scope: Annotated[
-        list[str],
-        Parameter(help=f"What it allows: {', '.join(SCOPES)}; several with commas, or again.", metavar="SCOPE"),
+        list[str], option(f"What it allows: {', '.join(SCOPES)}; several with commas, or again.", "SCOPE")
     ],
-    tenant: Annotated[str | None, Parameter(help="Only for this tenant's jobs.", metavar="TENANT")] = None,
+    tenant: Annotated[str | None, option("Only for this tenant's jobs.", "TENANT")] = None,
     tasks: Annotated[
         list[str] | None,
-        Parameter(
-            help="Bind a worker token to these tasks: a name, or a pattern such as reports.*; it may publish them.",
-            metavar="TASK",
+        option(
+            "Bind a worker token to these tasks: a name, or a pattern such as reports.*; it may publish them.", "TASK"
         ),
     ] = None,
     rate: Annotated[
-        str | None, Parameter(help="How often it may submit: 100/s, 5000/min; else HEADWAY_TOKEN_RATE.", metavar="RATE")
+        str | None, option("How often it may submit: 100/s, 5000/min; else HEADWAY_TOKEN_RATE.", "RATE")
     ] = None,
-    expires: Annotated[str | None, Parameter(help="For how long: 12h, 30d; else for ever.", metavar="LENGTH")] = None,
-    note: Annotated[str, Parameter(help="A word on who uses it.", show_default=False)] = "",
+    expires: Annotated[str | None, option("For how long: 12h, 30d; else for ever.", "LENGTH")] = None,
+    note: Annotated[str, option("A word on who uses it.", show_default=False)] = "",
     json: JsonFlag = False,
     place: StoreOptions = STORE_HERE,
 ) -> int:
@@ -127,12 +124,10 @@ def list_all(*, json: JsonFlag = False, place: StoreOptions = STORE_HERE) -> int
 
 @command(token, "revoke ID… [OPTIONS]", "headway token revoke 3f9c2b7a10", "headway token revoke 3f9c2b7a10 --forget")
 def revoke(
-    token_id: Annotated[str, Parameter(name="ID", help="The token's id, as `headway token list` shows it.")],
+    token_id: Annotated[str, option("The token's id, as `headway token list` shows it.", name="ID")],
     /,
-    *more: Annotated[str, Parameter(name="MORE", help="Further ids.")],
-    forget: Annotated[
-        bool, Parameter(help="Remove it from the list as well; without any, the service is open.", show_default=False)
-    ] = False,
+    *more: Annotated[str, option("Further ids.", name="MORE")],
+    forget: Annotated[bool, flag("Remove it from the list as well; without any, the service is open.")] = False,
     place: StoreOptions = STORE_HERE,
 ) -> int:
     """End tokens for good; servers follow within two seconds.
@@ -159,7 +154,7 @@ def revoke(
 @command(token, "audit [OPTIONS]", "headway token audit --limit 20", "headway token audit --json")
 def audit(
     *,
-    limit: Annotated[int, Parameter(help="How many entries.", metavar="N")] = 50,
+    limit: Annotated[int, option("How many entries.", "N")] = 50,
     json: JsonFlag = False,
     place: StoreOptions = STORE_HERE,
 ) -> int:

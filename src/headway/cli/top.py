@@ -9,9 +9,8 @@ import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
-
 from headway.cli import render
+from headway.cli.help import flag
 from headway.cli.operator import Operator
 from headway.cli.store_access import HERE, TargetOptions, ask, reading, run
 from headway.core.errors import StoreError
@@ -30,11 +29,7 @@ SHARE = 0.2  # …or more, so that reading takes at most this part of the time.
 SHOWN = 10  # Running jobs, and recent ones.
 
 
-def top(
-    *,
-    once: Annotated[bool, Parameter(help="Print one screen and exit.", show_default=False)] = False,
-    place: TargetOptions = HERE,
-) -> int:
+def top(*, once: Annotated[bool, flag("Print one screen and exit.")] = False, place: TargetOptions = HERE) -> int:
     """Watch lanes, workers and jobs, renewed every second. Press q or Ctrl-C to end."""
     if once or not sys.stdout.isatty():
         render.console().print(ask(place, lambda operator: _screen(operator, place)))

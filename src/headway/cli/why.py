@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-from cyclopts import Parameter
+from typing import Any
 
 from headway.cli import render
 from headway.cli.operator import JobReport, Operator
-from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask, find_report
+from headway.cli.store_access import HERE, JobWord, JsonFlag, TargetOptions, ask, find_report
 from headway.core.job import State
 from headway.core.policy.document import Policy
 from headway.core.policy.lanes import effective_lane
@@ -16,13 +14,7 @@ from headway.core.policy.why import length
 from headway.stores.paging import PASSED_OVER_MAX
 
 
-def why(
-    job_id: Annotated[str, Parameter(name="ID", help="The job's id, or its end.")],
-    /,
-    *,
-    json: JsonFlag = False,
-    place: TargetOptions = HERE,
-) -> int:
+def why(job_id: JobWord, /, *, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
     """Show why a job waits, with numbers; or what it had waited for, once it has started.
 
     All reasons are listed in order of precedence: the first is the one that

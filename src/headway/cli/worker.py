@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from headway.cli.help import StoreUrl, flag, option
 from headway.cli.render import clean, plural
 from headway.client.settings import gather
 from headway.core.errors import ConfigError
@@ -27,15 +28,9 @@ log = logging.getLogger("headway.worker")
 
 LEVELS = ("debug", "info", "warning", "error")
 
-AppPath = Annotated[
-    str | None,
-    Parameter(help="The app: module:attribute or file.py:attribute.", env_var="HEADWAY_APP", metavar="APP"),
-]
+AppPath = Annotated[str | None, option("The app: module:attribute or file.py:attribute.", "APP", env_var="HEADWAY_APP")]
 Processes = Annotated[
-    int,
-    Parameter(
-        help="How many runner processes, each with its own slots.", metavar="N", validator=Number(gte=1, lte=256)
-    ),
+    int, option("How many runner processes, each with its own slots.", "N", validator=Number(gte=1, lte=256))
 ]
 
 
@@ -46,27 +41,23 @@ def _check_level(_: object, level: str) -> None:
 
 LogLevel = Annotated[
     str,
-    Parameter(
-        help="The least that is logged: debug, info, warning or error.",
+    option(
+        "The least that is logged: debug, info, warning or error.",
+        "LEVEL",
         env_var="HEADWAY_LOG_LEVEL",
-        metavar="LEVEL",
         validator=_check_level,
     ),
 ]
 _Count = Number(gte=0, lte=10_000)
 ServerAddress = Annotated[
-    str | None,
-    Parameter(help="Run the jobs of a server: http://host:8000; else HEADWAY_SERVER, if set.", metavar="URL"),
+    str | None, option("Run the jobs of a server: http://host:8000; else HEADWAY_SERVER, if set.", "URL")
 ]
 ServerToken = Annotated[
-    str | None,
-    Parameter(help="Token for the server. Better set HEADWAY_TOKEN, which no process list shows."),
+    str | None, option("Token for the server. Better set HEADWAY_TOKEN, which no process list shows.")
 ]
 
 
-Reload = Annotated[
-    bool, Parameter(help="Drain and start again whenever source files change; for development.", show_default=False)
-]
+Reload = Annotated[bool, flag("Drain and start again whenever source files change; for development.")]
 
 
 @Parameter(name="*")
@@ -75,30 +66,24 @@ class WorkerFlags:
     """Settings of a worker. What is not given comes from the app, HEADWAY_* variables and headway.toml."""
 
     slots: Annotated[
-        int | None,
-        Parameter(help="How many jobs run at once in a runner (5).", metavar="N", validator=Number(gte=1, lte=10_000)),
+        int | None, option("How many jobs run at once in a runner (5).", "N", validator=Number(gte=1, lte=10_000))
     ] = None
     reserved: Annotated[
-        int | None, Parameter(help="How many of the slots only lane high may fill (1).", metavar="N", validator=_Count)
+        int | None, option("How many of the slots only lane high may fill (1).", "N", validator=_Count)
     ] = None
     capabilities: Annotated[
-        str | None, Parameter(help="What this worker offers to jobs that need it: gpu,big-memory.", metavar="NAMES")
+        str | None, option("What this worker offers to jobs that need it: gpu,big-memory.", "NAMES")
     ] = None
-    grace: Annotated[
-        float | None, Parameter(help="How long running jobs get when the worker has to stop (30).", metavar="SECONDS")
-    ] = None
-    heartbeat: Annotated[float | None, Parameter(help="How often leases are renewed (30).", metavar="SECONDS")] = None
+    grace: Annotated[float | None, option("How long running jobs get when the worker has to stop (30).", "SECONDS")] = (
+        None
+    )
+    heartbeat: Annotated[float | None, option("How often leases are renewed (30).", "SECONDS")] = None
     dead_after: Annotated[
-        float | None, Parameter(help="How long after its last heartbeat it counts as dead (90).", metavar="SECONDS")
+        float | None, option("How long after its last heartbeat it counts as dead (90).", "SECONDS")
     ] = None
-    store: Annotated[
-        str | None,
-        Parameter(help="Address of the store; else the app's, HEADWAY_STORE or sqlite:///headway.db.", metavar="URL"),
-    ] = None
-    namespace: Annotated[str | None, Parameter(help="Which of the apps that share the store.", metavar="NAME")] = None
-    log: Annotated[
-        Literal["console", "json"] | None, Parameter(help="How log lines look; else as suits where they go.")
-    ] = None
+    store: StoreUrl = None
+    namespace: Annotated[str | None, option("Which of the apps that share the store.", "NAME")] = None
+    log: Annotated[Literal["console", "json"] | None, option("How log lines look; else as suits where they go.")] = None
 
     def overrides(self, **more: str | None) -> dict[str, Any]:
         """Return what was set on the command line. Raises ``ConfigError`` for what cannot be read."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from cyclopts import Parameter
-
 from headway.cli import render, tables
+from headway.cli.help import option
 from headway.cli.operator import Operator
 from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask, change
 from headway.core.errors import WorkerUnknown
@@ -27,7 +26,7 @@ def workers(*, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
 
 
 def drain(
-    worker_id: Annotated[str, Parameter(name="WORKER", help="The worker's id, as `headway workers` shows it.")],
+    worker_id: Annotated[str, option("The worker's id, as `headway workers` shows it.", name="WORKER")],
     /,
     *,
     place: TargetOptions = HERE,
