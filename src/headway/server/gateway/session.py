@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from headway.core.job import JobId
 from headway.core.lease import Lease
@@ -19,27 +20,23 @@ CLAIMED_FIRST = 16  # Maximum jobs of the first exchange: each may carry a megab
 NARROW_MAX = 4  # Job sources kept for polls that offer less than the worker registered.
 
 
+@dataclass(slots=True, eq=False)
 class PendingPoll:
     """An open poll. ``over``: it must end, because another poll takes its place or the server stops."""
 
-    __slots__ = ("claims", "over", "waits", "wake")
-
-    def __init__(self, *, claims: bool) -> None:
-        self.claims = claims
-        self.wake = asyncio.Event()
-        self.over = False
-        self.waits = False  # The store wakes this worker for new jobs.
+    claims: bool
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    over: bool = False
+    waits: bool = False  # The store wakes this worker for new jobs.
 
 
+@dataclass(slots=True)
 class DeliveryState:
     """The cancels, drains and budgets that polls have delivered, so that the next poll does not end early for them."""
 
-    __slots__ = ("budgets", "cancels", "drains")
-
-    def __init__(self) -> None:
-        self.budgets: dict[JobId, float] = {}
-        self.cancels: set[JobId] = set()
-        self.drains = False
+    budgets: dict[JobId, float] = field(default_factory=dict)
+    cancels: set[JobId] = field(default_factory=set)
+    drains: bool = False
 
 
 class WorkerSession:
