@@ -21,7 +21,7 @@ from headway.protocol.worker import PollRequest
 from headway.security.tickets import TICKET_MS
 from headway.security.tokens import Tokens, create_token, revoke_token
 from headway.server.auth import Principal, Scope
-from headway.server.gateway.revocation import RevocationEnforcer
+from headway.server.gateway.chores import RevocationEnforcer
 from headway.server.gateway.service import NewWorker, WorkerGateway
 from headway.server.problems import Problem
 from headway.server.quotas import Bucket, Quotas

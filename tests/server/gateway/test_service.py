@@ -19,10 +19,10 @@ from headway.policy_store.catalogue import TaskEntry, read_tasks
 from headway.policy_store.current import CurrentPolicy
 from headway.protocol.conversion import result_of
 from headway.protocol.worker import HeldTask, PollRequest, ProgressUpdate, ResultReport, WorkerHeartbeat
+from headway.server.gateway.chores import RegistrationPruner, TimeoutEnforcer
 from headway.server.gateway.long_poll import PollResult
 from headway.server.gateway.registry import Registration
 from headway.server.gateway.service import NewWorker, WorkerGateway
-from headway.server.gateway.timeouts import RegistrationPruner, TimeoutEnforcer
 from headway.stores.base import Exchange, ExchangeReply, JobQuery, Store
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
