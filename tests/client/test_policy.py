@@ -29,7 +29,7 @@ from headway.policy_store.versions import apply_policy, current_version, history
 from headway.stores.base import Store
 from headway.stores.memory import MemoryStore
 from headway.testing import ManualClock, Testbed
-from headway.worker.backend.policy_file import apply_file
+from headway.worker.backend.store import apply_file
 from tests.conformance.builders import claim, register, the_job
 
 URGENT = replace(BUILT_IN, lanes={**BUILT_IN.lanes, "urgent": Lane(0, 9, max_retries=1, timeout_ms=5_000)})

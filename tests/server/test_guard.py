@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from headway.core.errors import ConfigError
-from headway.server.guard import BODY_MAX, BULK_MAX, CSP, check_bind, too_deep
+from headway.security.binding import check_bind
+from headway.server.guard import BODY_MAX, BULK_MAX, CSP, too_deep
 from tests.server.door import House
 
 UNSAFE = ["POST", "PUT", "PATCH", "DELETE"]

@@ -22,7 +22,6 @@ from starlette.types import Scope as AsgiScope
 
 from headway.core.errors import StoreError
 from headway.runtime.bounded_wait import within
-from headway.security.binding import check_bind as check_bind
 from headway.security.binding import reaches_only_here
 from headway.security.tokens import Tokens
 from headway.server.auth import DENIAL, unauthenticated

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from headway.core.errors import StoreError
 from headway.core.job import JobId
 from headway.core.lease import Lease
 from headway.core.policy.document import Policy, reserved_slots
 from headway.core.policy.retry import Ending
+from headway.core.policy.writer import policy_data
 from headway.core.worker import WorkerInfo
 from headway.dispatch.job_source import StoreJobSource
 from headway.estimates.costs import TaskCosts
@@ -23,11 +27,15 @@ from headway.observability.outage import Outage
 from headway.policy_store.catalogue import publish_crons, publish_tasks
 from headway.policy_store.current import CurrentPolicy
 from headway.policy_store.rule_documents import declare_limits, write_rules
+from headway.policy_store.versions import apply_policy
+from headway.security.audit import PYTHON
+from headway.security.audited_store import audited
 from headway.stores.base import Heartbeat, HeartbeatReply, Store, Subscription
 from headway.worker.backend.base import AppManifest, EndingOf, JobSource, LeaseTimes, RegisteredWorker
-from headway.worker.backend.policy_file import apply_file
 
 log = logging.getLogger("headway.worker")
+
+FILES = "policy_file"  # The kind of document that holds the digest of the last applied policy file.
 
 
 class StoreBackend:
@@ -121,3 +129,16 @@ class StoreBackend:
             return ending_of(lease.job_id, lease.limit_ms)
 
         await end_worker(self._store, worker_id, self.in_force.policy, ending, recorder=self.recorder, left=left)
+
+
+async def apply_file(store: Store, policy: Policy, path: str, *, now_at: int) -> None:
+    """Apply the policy of a file that a process was started with, unless the last applied file had the same policy.
+
+    So a new file takes effect when it is deployed, and a later change by an operator survives a restart.
+    """
+    digest = hashlib.sha256(msgspec.json.encode(policy_data(policy), order="deterministic")).digest()
+    known = await store.read(FILES, "last")
+    if known and known[0].body == digest:
+        return
+    await apply_policy(audited(store, PYTHON), policy, now_at=now_at, note=f"from {path}")
+    await store.write(FILES, "last", digest)
