@@ -15,6 +15,7 @@ from headway.cli.store_access import STORE_HERE, JsonFlag, StoreOptions, make_st
 from headway.client.settings import Settings
 from headway.core.errors import ConfigError, HeadwayError, NotAStore, StoreTooNew, StoreUnavailable
 from headway.core.worker import WorkerState
+from headway.policy_store.damage import find_damaged
 from headway.stores.base import Stats, Store
 from headway.stores.open import mask, open_archive
 from headway.stores.transport import Transport
@@ -109,6 +110,7 @@ async def _examine(settings: Settings, facts: dict[str, str]) -> AsyncIterator[C
         if path is not None:
             yield _check_disk(path)
             yield _check_modes(path)
+        yield await _check_documents(store)
         stats = await store.stats()
         yield _check_workers(stats)
         yield _check_waiting(stats)
@@ -141,6 +143,15 @@ async def _check_writing(store: Store) -> Check:
     except HeadwayError as problem:
         return Check("writing", "fail", str(problem), "without writing no job can be submitted or finished")
     return Check("writing", "ok", "a document was written and removed")
+
+
+async def _check_documents(store: Store) -> Check:
+    damaged = await find_damaged(store)
+    if not damaged:
+        return Check("documents", "ok", "the policy, its rules, the tasks and the crons can be read")
+    detail = "; ".join(f"{kind} {name}: {error}" for kind, name, error in damaged)
+    advice = "apply the policy again, pause again what was paused, and restart the workers that have these tasks"
+    return Check("documents", "fail", f"cannot be read: {detail}", advice)
 
 
 def _check_transient(detail: str) -> Check:

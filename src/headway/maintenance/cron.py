@@ -6,11 +6,13 @@ import logging
 from collections.abc import Callable
 from functools import lru_cache
 
+import msgspec
+
 from headway.core.cron import Cron, next_tick, parse_cron, ticks_between
 from headway.core.errors import HeadwayError, StoreError
 from headway.core.job import NewJob
 from headway.core.log_event import LogEvent
-from headway.policy_store.catalogue import CronDocument, mark_ticked, read_crons
+from headway.policy_store.catalogue import DAMAGED, CronDocument, CronReader, mark_ticked, read_crons
 from headway.runtime.job_ids import new_job_id
 from headway.stores.base import Store
 
@@ -31,9 +33,11 @@ class CronSubmitter:
     def __init__(self, store: Store, knows: Callable[[str], bool]) -> None:
         self._store = store
         self._knows = knows
+        self._reader = CronReader()
 
     async def __call__(self) -> float | None:
-        crons = [(cron, version) for cron, version in await read_crons(self._store) if self._knows(cron.task)]
+        crons = await read_crons(self._store, self._reader)
+        crons = [(cron, version) for cron, version in crons if self._knows(cron.task)]
         if not crons:
             return READ_EVERY
         now_at = (await self._store.snapshot()).now_at
@@ -57,7 +61,10 @@ class CronSubmitter:
         if passed:
             for tick_at in _due(cron, passed, now_at):
                 await self._store.submit([_job(cron, tick_at)])
-            await mark_ticked(self._store, cron, version, passed[-1])
+            if version == DAMAGED:
+                self._reader.keep(cron.task, msgspec.structs.replace(cron, ticked_at=passed[-1]))
+            else:
+                await mark_ticked(self._store, cron, version, passed[-1])
         return next_tick(times, now_at)
 
 

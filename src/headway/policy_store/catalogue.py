@@ -9,9 +9,11 @@ import msgspec
 from headway.core.job import RetryRule
 from headway.core.policy.document import LimitRule
 from headway.stores.base import Store
+from headway.stores.unreadable import DocumentReader
 
 TASKS = "task"
 CRONS = "cron"
+DAMAGED = -1  # In place of the version of a damaged document, which must not be overwritten by a tick.
 
 
 class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,10 +58,23 @@ class CronDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_read_cron = msgspec.json.Decoder(CronDocument)
+decode_cron = msgspec.json.Decoder(CronDocument).decode
+decode_task = msgspec.json.Decoder(TaskEntry).decode
 encode_task = _encode
-read_cron = _read_cron.decode
-_read_task = msgspec.json.Decoder(TaskEntry)
+
+
+class TaskReader(DocumentReader[TaskEntry]):
+    """Reads the entries of tasks."""
+
+    def __init__(self) -> None:
+        super().__init__(TASKS, decode_task)
+
+
+class CronReader(DocumentReader[CronDocument]):
+    """Reads crons."""
+
+    def __init__(self) -> None:
+        super().__init__(CRONS, decode_cron)
 
 
 async def publish_tasks(store: Store, entries: list[TaskEntry]) -> None:
@@ -71,35 +86,43 @@ async def publish_tasks(store: Store, entries: list[TaskEntry]) -> None:
             await store.write(TASKS, entry.name, body)
 
 
-async def read_tasks(store: Store) -> list[TaskEntry]:
-    """Read the catalogue."""
-    return [_read_task.decode(document.body) for document in await store.read(TASKS)]
+async def read_tasks(store: Store, reader: TaskReader | None = None) -> list[TaskEntry]:
+    """Read the catalogue. A damaged entry has its last good value, or is left out."""
+    reader = reader or TaskReader()
+    found = [reader.read(document.name, document.body) for document in await store.read(TASKS)]
+    return [entry for entry in found if entry is not None]
 
 
 async def publish_crons(store: Store, crons: list[CronDocument], known_tasks: set[str], now_at: int) -> None:
     """Write crons that are new or have changed, and remove crons of known tasks that have none any more.
 
-    A changed cron keeps its last tick. A new one starts now, so earlier ticks are not caught up.
+    A changed cron keeps its last tick. A new one, or one whose document is damaged, starts now, so earlier ticks are
+    not caught up.
     """
-    wanted = {cron.task: cron for cron in crons}
+    wanted, reader = {cron.task: cron for cron in crons}, CronReader()
     for document in await store.read(CRONS):
-        old = _read_cron.decode(document.body)
+        old = reader.read(document.name, document.body)
         new = wanted.pop(document.name, None)
         if new is None:
             if document.name in known_tasks:
                 await store.write(CRONS, document.name, None, if_version=document.version)
-        elif msgspec.structs.replace(old, ticked_at=0) != new:
-            same_times = (old.expression, old.tz) == (new.expression, new.tz)
-            ticked_at = old.ticked_at if same_times else now_at
+        elif old is None or msgspec.structs.replace(old, ticked_at=0) != new:
+            same_times = old is not None and (old.expression, old.tz) == (new.expression, new.tz)
+            ticked_at = old.ticked_at if old is not None and same_times else now_at
             body = _encode(msgspec.structs.replace(new, ticked_at=ticked_at))
             await store.write(CRONS, document.name, body, if_version=document.version)
     for cron in wanted.values():
         await store.write(CRONS, cron.task, _encode(msgspec.structs.replace(cron, ticked_at=now_at)), if_version=0)
 
 
-async def read_crons(store: Store) -> list[tuple[CronDocument, int]]:
-    """Read all crons with the versions of their documents."""
-    return [(_read_cron.decode(document.body), document.version) for document in await store.read(CRONS)]
+async def read_crons(store: Store, reader: CronReader | None = None) -> list[tuple[CronDocument, int]]:
+    """Read all crons with the versions of their documents. A damaged one has its last good value, if any."""
+    reader, found = reader or CronReader(), []
+    for document in await store.read(CRONS):
+        cron = reader.read(document.name, document.body)
+        if cron is not None:
+            found.append((cron, DAMAGED if document.name in reader.damaged else document.version))
+    return found
 
 
 async def mark_ticked(store: Store, cron: CronDocument, version: int, ticked_at: int) -> bool:

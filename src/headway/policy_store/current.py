@@ -17,6 +17,7 @@ from headway.stores.base import Store
 log = logging.getLogger("headway.policy")
 
 READ_EVERY = 1.25  # Seconds between reads of the store, so that a change applies within two.
+UNKNOWN = -1  # In place of the version where the store's document of the current one is damaged.
 READ_EVERY_IF_NOTIFIED = 30.0  # Seconds between reads where the store notifies the process of changes.
 
 
@@ -41,14 +42,17 @@ class CurrentPolicy:
         """
         if self.was_read_within(every):
             return False
-        version = await current_version(store)
-        self._last_read = time.monotonic()
-        if version in (self.version, self._unreadable):
-            return False
+        version = UNKNOWN
         try:
+            version = await current_version(store)
+            self._last_read = time.monotonic()
+            if version in (self.version, self._unreadable):
+                return False
             current = await read_current(store)
         except PolicyError as problem:
-            self._leave_out(version, problem)
+            self._last_read = time.monotonic()
+            if version != self._unreadable:
+                self._leave_out(version, problem)
             return False
         if current is None:
             return False

@@ -8,7 +8,7 @@ from dataclasses import replace
 from headway.core.policy.document import LimitRule, Policy
 from headway.core.policy.enforced import EnforcedRules, PauseSet, rules_of
 from headway.stores.base import RULES, Store
-from headway.stores.rule_codec import read_rules, rules_body
+from headway.stores.rule_codec import RuleReader, rules_body
 
 # The names of the parts. They are joined in the order of their names, so the policy overrides declared limits.
 COSTS = "costs"
@@ -30,7 +30,7 @@ async def declare_limits(store: Store, task: str, limits: Mapping[str, LimitRule
 async def read_paused(store: Store) -> PauseSet:
     """Read what is paused."""
     part, _ = await _read(store, PAUSES)
-    return part.paused
+    return (part or EnforcedRules()).paused
 
 
 async def change_paused(store: Store, change: Callable[[PauseSet], PauseSet]) -> PauseSet:
@@ -42,7 +42,7 @@ async def change_paused(store: Store, change: Callable[[PauseSet], PauseSet]) ->
 async def read_costs(store: Store) -> Mapping[str, int]:
     """Read the expected run time of jobs in microseconds, by task."""
     part, _ = await _read(store, COSTS)
-    return part.costs_us
+    return (part or EnforcedRules()).costs_us
 
 
 async def change_costs(store: Store, change: Callable[[Mapping[str, int]], dict[str, int]]) -> None:
@@ -50,16 +50,17 @@ async def change_costs(store: Store, change: Callable[[Mapping[str, int]], dict[
     await _write(store, COSTS, lambda old: replace(old, costs_us=change(old.costs_us)))
 
 
-async def _read(store: Store, name: str) -> tuple[EnforcedRules, int]:
+async def _read(store: Store, name: str) -> tuple[EnforcedRules | None, int]:
+    """Read one part with its version. None: it is damaged."""
     for document in await store.read(RULES, name):
-        return read_rules(document.body), document.version
+        return RuleReader().read(name, document.body), document.version
     return EnforcedRules(), 0
 
 
 async def _write(store: Store, name: str, change: Callable[[EnforcedRules], EnforcedRules]) -> EnforcedRules:
-    """Write one part unless it is unchanged, and retry if another process wrote first."""
+    """Write one part unless it is unchanged, and retry if another process wrote first. Replaces a damaged part."""
     while True:
         old, version = await _read(store, name)
-        new = change(old)
+        new = change(old or EnforcedRules())
         if new == old or await store.write(RULES, name, rules_body(new), if_version=version) is not None:
             return new

@@ -19,6 +19,7 @@ from headway.core.policy.reader import read_policy
 from headway.core.policy.writer import policy_data
 from headway.policy_store.rule_documents import write_rules
 from headway.stores.base import POLICIES, Store
+from headway.stores.unreadable import DAMAGE, DocumentReader, read_or
 
 CURRENT = "current"
 TRIES = 20  # Attempts. Each failure means that another process applied a policy, and 20 never do at once.
@@ -109,10 +110,11 @@ async def read_applied(store: Store, version: int) -> PolicyVersion:
 
 
 async def history(store: Store) -> list[PolicyVersion]:
-    """Read all versions, the oldest first."""
-    documents = await store.read(POLICIES)
-    found = [_applied(document.body) for document in documents if document.name != CURRENT]
-    return sorted(found, key=lambda applied: applied.version)
+    """Read all versions that can be read, the oldest first."""
+    reader = DocumentReader(POLICIES, _read_version.decode)
+    documents = [document for document in await store.read(POLICIES) if document.name != CURRENT]
+    found = [made for document in documents if (made := reader.read(document.name, document.body)) is not None]
+    return sorted(map(_version_of, found), key=lambda applied: applied.version)
 
 
 async def current_version(store: Store) -> int:
@@ -130,12 +132,13 @@ async def apply_policy(store: Store, policy: Policy, *, now_at: int, note: str =
     digest = hashlib.sha256(_encode(data)).hexdigest()
     for _ in range(TRIES):
         known = await history(store)
-        pointer, _ = await _read_current_pointer(store)
+        pointer, _ = await _find_pointer(store)
         current = next((applied for applied in known if applied.version == pointer.version), None)
         if current is not None and current.digest == digest:
             await _finish_pending(store)
             return current
-        version = 1 + max((applied.version for applied in known), default=0)
+        names = [document.name for document in await store.read(POLICIES) if document.name.isdecimal()]
+        version = 1 + max(map(int, names), default=0)  # A damaged version keeps its number.
         made = _VersionRecord(version=version, applied_at=now_at, note=note, digest=digest, policy=data)
         body = _encode(made)
         if await store.write(POLICIES, _name(version), body, if_version=0) is not None:
@@ -160,21 +163,36 @@ async def roll_back(store: Store, *, to: int | None = None, now_at: int) -> Poli
 
 
 def pointed_version(body: bytes) -> int:
-    """Return the version that the document of the current policy names."""
-    return _read_pointer.decode(body).version
+    """Return the version that the document of the current policy names. Raises ``PolicyError`` if it is damaged."""
+    return _decode_pointer(body).version
+
+
+def _decode_pointer(body: bytes) -> _Pointer:
+    try:
+        return _read_pointer.decode(body)
+    except DAMAGE as problem:
+        raise PolicyError(f"cannot read which policy is current; apply the policy again: {problem}") from problem
 
 
 async def _read_current_pointer(store: Store) -> tuple[_Pointer, int]:
-    """Read the current version's number, with the version of its document."""
+    """Read the current version's number, with the version of its document. Raises ``PolicyError`` if it is damaged."""
     for document in await store.read(POLICIES, CURRENT):
-        return _read_pointer.decode(document.body), document.version
+        return _decode_pointer(document.body), document.version
     return _Pointer(), 0
+
+
+async def _find_pointer(store: Store) -> tuple[_Pointer, int]:
+    """Read the current version's number for a process that replaces it: 0 if the document is damaged."""
+    found = await store.read(POLICIES, CURRENT)
+    if not found:
+        return _Pointer(), 0
+    return read_or(_Pointer(), lambda: _read_pointer.decode(found[0].body)), found[0].version
 
 
 async def _point(store: Store, version: int) -> None:
     """Make a version the current one, unless a later one is already."""
     for _ in range(TRIES):
-        pointer, document_version = await _read_current_pointer(store)
+        pointer, document_version = await _find_pointer(store)
         if pointer.version >= version:
             return
         body = _encode(_Pointer(version, pointer.version))
@@ -197,8 +215,12 @@ async def _finish_pending(store: Store) -> None:
 def _applied(body: bytes) -> PolicyVersion:
     try:
         made = _read_version.decode(body)
-    except msgspec.MsgspecError as problem:
+    except DAMAGE as problem:
         raise PolicyError(f"a policy in the store cannot be read: {problem}") from problem
+    return _version_of(made)
+
+
+def _version_of(made: _VersionRecord) -> PolicyVersion:
     return PolicyVersion(made.version, made.applied_at, made.note, made.digest, made.policy)
 
 

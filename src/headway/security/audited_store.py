@@ -6,10 +6,12 @@ is not recorded.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
+from headway.core.errors import PolicyError
 from headway.core.job import JobId, State
 from headway.core.policy.enforced import PauseSet
 from headway.core.worker import WorkerState
@@ -19,7 +21,7 @@ from headway.policy_store.versions import CURRENT, pointed_version, read_applied
 from headway.security.audit import Group, record
 from headway.stores.base import POLICIES, RULES, Document, Store
 from headway.stores.paging import get_in_steps
-from headway.stores.rule_codec import read_rules
+from headway.stores.rule_codec import RuleReader
 
 NAMED = 20  # Jobs that an entry names. Of further jobs it records the number.
 
@@ -112,12 +114,12 @@ class AuditedStore:
 
     async def _record_document(self, kind: str, name: str, before: Document | None, body: bytes | None) -> None:
         if kind == POLICIES and body is not None:
-            version = pointed_version(body)
-            old = None if before is None else await self._policy(pointed_version(before.body))
+            version, old = pointed_version(body), None
+            with contextlib.suppress(PolicyError):  # A damaged document was replaced.
+                old = None if before is None else await self._policy(pointed_version(before.body))
             await self._record("policy.put", f"version {version}", before=old, after=await self._policy(version))
         elif kind == RULES:
-            was = PauseSet() if before is None else read_rules(before.body).paused
-            now = PauseSet() if body is None else read_rules(body).paused
+            was, now = _paused(name, None if before is None else before.body), _paused(name, body)
             what = "pause" if set(now.names()) - set(was.names()) else "resume"
             names = sorted(set(now.names()) ^ set(was.names()))
             if names:
@@ -134,6 +136,11 @@ class AuditedStore:
         await record(
             self._store, who=self._who, what=what, target=target, before=before, after=after, group=self._group
         )
+
+
+def _paused(name: str, body: bytes | None) -> PauseSet:
+    part = None if body is None else RuleReader().read(name, body)
+    return PauseSet() if part is None else part.paused
 
 
 def paused_values(paused: PauseSet) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from headway.client.app import Headway
 from headway.client.remote_task import task_from_catalogue, untyped_task
 from headway.client.task import Task
-from headway.policy_store.catalogue import TaskEntry, read_tasks
+from headway.policy_store.catalogue import TaskEntry, TaskReader, read_tasks
 from headway.server.schemas.rest import NewTask
 
 CACHE_SECONDS = 5.0  # Seconds for which the catalogue is cached. A changed task is seen within this time.
@@ -23,6 +23,7 @@ class TaskCache:
 
     def __init__(self, app: Headway) -> None:
         self._app = app
+        self._reader = TaskReader()
         self._last_read = -math.inf
         self._entries: dict[str, TaskEntry] = {}
         self._tasks: dict[str, Task[Any, Any, Any]] = {}
@@ -51,7 +52,7 @@ class TaskCache:
 
     async def _read(self) -> None:
         self._last_read = time.monotonic()
-        found = {entry.name: entry for entry in await read_tasks(await self._app.client.store())}
+        found = {entry.name: entry for entry in await read_tasks(await self._app.client.store(), self._reader)}
         self._tasks = {name: task for name, task in self._tasks.items() if found.get(name) == self._entries.get(name)}
         self._entries = found
 

@@ -1,4 +1,4 @@
-"""Encodes the parts of the enforced rules as documents, and builds a rule index from them."""
+"""Encodes the parts of the enforced rules as documents, and joins them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Iterable
 
 import msgspec
 
-from headway.core.policy.enforced import EnforcedRules, RuleIndex, join
+from headway.core.policy.enforced import EnforcedRules, join
+from headway.stores.base import RULES
+from headway.stores.unreadable import DocumentReader
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(EnforcedRules).decode
+read_rules = msgspec.json.Decoder(EnforcedRules).decode
 
 
 def rules_body(rules: EnforcedRules) -> bytes:
@@ -17,11 +19,12 @@ def rules_body(rules: EnforcedRules) -> bytes:
     return _encode(rules)
 
 
-def read_rules(body: bytes) -> EnforcedRules:
-    """Read one part."""
-    return _decode(body)
+class RuleReader(DocumentReader[EnforcedRules]):
+    """Reads the parts of the enforced rules."""
 
+    def __init__(self) -> None:
+        super().__init__(RULES, read_rules)
 
-def read_rulebook(bodies: Iterable[bytes]) -> RuleIndex:
-    """Build the rule index from all parts, in the order of their names."""
-    return RuleIndex(join(_decode(body) for body in bodies))
+    def join(self, parts: Iterable[tuple[str, bytes]]) -> EnforcedRules:
+        """Read parts as one, in the order given: their names and bodies."""
+        return join(rules for name, body in parts if (rules := self.read(name, body)) is not None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,7 +14,8 @@ from headway.policy_store import catalogue
 from headway.policy_store.rule_documents import DECLARED, declare_limits
 from headway.security.audit import record
 from headway.stores.base import RULES, Store
-from headway.stores.rule_codec import read_rules
+from headway.stores.rule_codec import RuleReader
+from headway.stores.unreadable import read_or
 
 
 class Declaration(NamedTuple):
@@ -38,16 +40,17 @@ class Change(NamedTuple):
 async def changes(store: Store, declarations: Sequence[Declaration]) -> list[Change]:
     """Return the declarations that differ from what the store has."""
     entries = {document.name: document.body for document in await store.read(catalogue.TASKS)}
-    crons = {document.name: catalogue.read_cron(document.body) for document in await store.read(catalogue.CRONS)}
+    crons = {cron.task: cron for cron, _ in await catalogue.read_crons(store)}
     declared = {document.name: document.body for document in await store.read(RULES)}
     found: list[Change] = []
     for one in declarations:
         entry, cron, rules = entries.get(one.name), crons.get(one.name), declared.get(f"{DECLARED}{one.name}")
-        limits = {} if rules is None else dict(read_rules(rules).limits)
+        part = None if rules is None else RuleReader().read(f"{DECLARED}{one.name}", rules)
+        limits = {} if part is None else dict(part.limits)
         kept_cron = None if cron is None else msgspec.structs.replace(cron, ticked_at=0)
         wanted_cron = None if one.cron is None else msgspec.structs.replace(one.cron, ticked_at=0)
         if (entry, limits, kept_cron) != (catalogue.encode_task(one.entry), dict(one.limits), wanted_cron):
-            kept = {} if entry is None else msgspec.json.decode(entry)
+            kept: dict[str, Any] = read_or({}, partial(msgspec.json.decode, entry or b"{}"))
             found.append(Change(one, _shown(kept, limits, cron)))
     return found
 

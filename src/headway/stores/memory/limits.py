@@ -6,7 +6,7 @@ import sys
 
 from headway.core.job import ClassKey
 from headway.core.policy.document import INTERACTIVE, LimitRule
-from headway.core.policy.enforced import lets_start
+from headway.core.policy.enforced import RuleIndex, lets_start
 from headway.core.policy.ladder import RunningJobs, counts_on, summarize_running
 from headway.core.policy.limits import clamp_rate, conforms_at, step_rate
 from headway.core.worker import WorkerState
@@ -15,7 +15,6 @@ from headway.stores.memory.ordering import leave_queue
 from headway.stores.memory.queue import ClassQueue
 from headway.stores.memory.record import StoredJob
 from headway.stores.memory.state import MemoryState
-from headway.stores.rule_codec import read_rulebook
 
 
 def keys_of(state: MemoryState, record: StoredJob) -> list[tuple[str, LimitRule]]:
@@ -93,7 +92,8 @@ def classes_with_room(state: MemoryState, record: StoredJob) -> list[ClassKey]:
 def adopt_rules(state: MemoryState) -> None:
     """Apply the stored rules: count the leases again, and open every blocked queue."""
     parts = sorted((d for d in state.documents.values() if d.kind == RULES), key=lambda d: d.name)
-    before, state.rule_index = state.rule_index, read_rulebook(document.body for document in parts)
+    rules = state.rule_reader.join((document.name, document.body) for document in parts)
+    before, state.rule_index = state.rule_index, RuleIndex(rules)
     if not lets_start(before.rules, state.rule_index.rules):
         return
     limits = state.rule_index.rules.limits

@@ -14,6 +14,7 @@ from headway.stores.base import JOB_CHANNEL, Document
 from headway.stores.memory.queue import ClassQueue
 from headway.stores.memory.record import StoredJob
 from headway.stores.notifications import LocalSubscription
+from headway.stores.rule_codec import RuleReader
 
 MINUTE = 60_000  # Milliseconds. Counters are kept by minute, so that ``Stats.recent`` can leave out older ones.
 
@@ -37,6 +38,7 @@ class MemoryState:
         self.claims: dict[str, bytes] = {}  # By worker: the id of its last claim.
         self.waiting: dict[str, tuple[str, ...] | None] = {}  # By waiting worker: its lanes, or None for all.
         self.documents: dict[tuple[str, str], Document] = {}
+        self.rule_reader = RuleReader()
         self.rule_index = RuleIndex()
         self.holders: dict[str, set[int]] = {}  # By limit counter: the leases that count against it.
         self.rates: dict[str, int] = {}  # By limit counter: microsecond up to which its starts are used up.

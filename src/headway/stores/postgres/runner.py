@@ -11,7 +11,7 @@ from headway.stores.base import RULES
 from headway.stores.postgres.connections import Connection
 from headway.stores.postgres.scan_hints import ScanHints
 from headway.stores.postgres.statements import queries
-from headway.stores.rule_codec import read_rulebook
+from headway.stores.rule_codec import RuleReader
 from headway.stores.sql.transaction import StatementRunner
 
 Row: TypeAlias = Any  # A record of asyncpg, which has no types.
@@ -30,6 +30,7 @@ class PostgresCache:
         self.unplain: set[int] = set()  # Classes that tenants share: one job of them is not to be kept the short way.
         self.rules_version = -1
         self.rule_index = RuleIndex()
+        self.rule_reader = RuleReader()
 
     def adopt(self, version: int, rule_index: RuleIndex) -> None:
         self.rules_version, self.rule_index = version, rule_index
@@ -71,5 +72,5 @@ async def read_rules(db: StatementRunner, memory: PostgresCache) -> None:
         version = await db.first("rules_version", memory.namespace_id)
         parts = await db.run("documents", memory.namespace_id, RULES, None)
         if version == await db.first("rules_version", memory.namespace_id):
-            memory.adopt(version, read_rulebook(row["body"] for row in parts))
+            memory.adopt(version, RuleIndex(memory.rule_reader.join((row["name"], row["body"]) for row in parts)))
             return

@@ -25,7 +25,7 @@ from headway.stores.base import (
 )
 from headway.stores.redis import codec
 from headway.stores.redis.layout import WAIT_INTERVAL
-from headway.stores.rule_codec import read_rulebook
+from headway.stores.rule_codec import RuleReader
 
 
 def read_submitted(jobs: Sequence[NewJob], reply: Any) -> list[SubmitReply]:
@@ -46,6 +46,12 @@ def read_states(letters: Sequence[bytes]) -> list[State | None]:
 def read_document(kind: str, name: bytes, stored: bytes) -> Document:
     version, _, body = stored.partition(b"\n")
     return Document(kind, name.decode(), int(version), body)
+
+
+def rule_parts(found: Sequence[bytes]) -> list[tuple[str, bytes]]:
+    """Return the names and bodies of the parts of the rules."""
+    documents = (read_document(RULES, found[at], found[at + 1]) for at in range(0, len(found), 2))
+    return [(document.name, document.body) for document in documents]
 
 
 def read_snapshot(now_at: int, seen: Sequence[Any], rule_index: RuleIndex) -> Snapshot:
@@ -92,9 +98,9 @@ def read_wait_interval(kind: ClassKey, entry: bytes) -> WaitInterval:
     return WaitInterval(kind, int(started_at), int(ended_at), entry[WAIT_INTERVAL.size :].decode())
 
 
-def read_diagnosis(now_at: int, seen: Sequence[Any]) -> tuple[QueueDiagnostics, RuleIndex]:
+def read_diagnosis(now_at: int, seen: Sequence[Any], rules: RuleReader) -> tuple[QueueDiagnostics, RuleIndex]:
     snapshot, workers, executing, parts = seen
-    rule_index = read_rulebook(read_document(RULES, b"", part).body for part in parts)
+    rule_index = RuleIndex(rules.join(rule_parts(parts)))
     running = []
     for _, record, held, kind in executing:
         lease, _ = codec.try_held(held)

@@ -14,7 +14,7 @@ from headway.core.errors import NotAStore, StoreTooNew, StoreUnavailable
 from headway.core.job import ClassKey, JobId, JobRecord, NewJob, State, SubmitReply
 from headway.core.lease import Lease, ReportStatus
 from headway.core.policy.document import BUILT_IN, Keep
-from headway.core.policy.enforced import RuleIndex, join, lets_start
+from headway.core.policy.enforced import RuleIndex, lets_start
 from headway.core.policy.ladder import (
     Preemption,
     RunBudget,
@@ -52,7 +52,7 @@ from headway.stores.redis.lua_rules import compile_rules
 from headway.stores.redis.notifier import RedisNotifier
 from headway.stores.redis.server_info import describe_server
 from headway.stores.redis.thread_client import ThreadClient
-from headway.stores.rule_codec import read_rulebook, read_rules
+from headway.stores.rule_codec import RuleReader
 from headway.stores.texts import check_jobs, check_text, check_worker, escape_surrogates, is_writable
 from headway.stores.transport import Transport, warn_once
 
@@ -99,6 +99,7 @@ class RedisStore:
         self._clock = clock
         self._replicas, self._replicas_ms = replicas, replicas_ms
         self._parked_claims = ParkedClaims()
+        self._rule_reader = RuleReader()
         self._notifier = RedisNotifier(self._prefix, self._connect, self._parked_claims.on_message)
         self._timeout = timeout + (replicas_ms / 1_000 if replicas else 0.0)  # Replicas get additional time.
         self._client = RedisClient(discovery, login, self._notifier.on_message, self._notifier.on_connect, timeout)
@@ -405,7 +406,7 @@ class RedisStore:
 
     async def diagnose(self) -> QueueDiagnostics:
         now_at, seen = await self._call("diagnose")
-        return replies.read_diagnosis(now_at, seen)[0]
+        return replies.read_diagnosis(now_at, seen, self._rule_reader)[0]
 
     async def diagnose_job(self, job_id: JobId) -> JobDiagnostics | None:
         now_at, pieces, *rest = await self._call("diagnose_job", _encode_id(job_id), AHEAD_COUNTED, STRETCHES_READ)
@@ -413,7 +414,7 @@ class RedisStore:
             return None
         seen, fair, ahead, own, limits, stretches = rest
         job = codec.read_job(pieces, now_at)
-        queue, rule_index = replies.read_diagnosis(now_at, seen)
+        queue, rule_index = replies.read_diagnosis(now_at, seen, self._rule_reader)
         if job.state is not State.QUEUED or job.due_at is not None:
             kind = codec.class_key(pieces[9])
             near = [replies.read_wait_interval(kind, entry) for entry in stretches]
@@ -489,20 +490,19 @@ class RedisStore:
     async def _compile(self, name: str, body: bytes | None) -> tuple[bytes | str | int, ...]:
         """Compile all parts of the rules for the scripts, with this part as it is written now."""
         version, *found = await self._call("rules")
-        documents = [replies.read_document(RULES, found[at], found[at + 1]) for at in range(0, len(found), 2)]
-        parts = {document.name: document.body for document in documents}
-        before = join(read_rules(part) for _, part in sorted(parts.items()))
+        parts = dict(replies.rule_parts(found))
+        before = self._rule_reader.join(sorted(parts.items()))
         parts.pop(name, None)
         if body is not None:
             parts[name] = body
-        after = join(read_rules(part) for _, part in sorted(parts.items()))
+        after = self._rule_reader.join(sorted(parts.items()))
         return (version, compile_rules(after), int(lets_start(before, after)), uuid4().hex)
 
     async def _rules(self) -> RuleIndex:
         """Return the rules in force. Read them only if their version has changed."""
         version, *found = await self._call("rules")
         if version != self._rules_version:
-            self._rule_index = read_rulebook(replies.read_document(RULES, b"", part).body for part in found[1::2])
+            self._rule_index = RuleIndex(self._rule_reader.join(replies.rule_parts(found)))
             self._rules_version = version
         return self._rule_index
 

@@ -12,7 +12,7 @@ from headway.core.policy.enforced import RuleIndex
 from headway.core.snapshot import ClassView, Snapshot
 from headway.core.worker import serves
 from headway.stores.base import LEASE_CHANNEL, RULES, WAITING_COUNTED
-from headway.stores.rule_codec import read_rulebook
+from headway.stores.rule_codec import RuleReader
 from headway.stores.sql.limits import LimitCheck
 from headway.stores.sql.ordering import Requeue
 from headway.stores.sql.rows import Row
@@ -32,6 +32,7 @@ class SqliteCache:
         self.class_ids: dict[ClassKey, int] = {}
         self.rules_version = -1
         self.rule_index = RuleIndex()
+        self.rule_reader = RuleReader()
 
     def forget_namespace(self) -> None:
         self.namespace_id = 0
@@ -44,6 +45,7 @@ class SqliteCache:
         made = SqliteCache()
         made.namespace_id, made.class_ids = self.namespace_id, dict(self.class_ids)
         made.rules_version, made.rule_index = self.rules_version, self.rule_index
+        made.rule_reader = self.rule_reader
         return made
 
     def adopt(self, learned: SqliteCache) -> None:
@@ -123,7 +125,8 @@ class SqliteTransaction(Transaction):
             version = self.connection.first("rules_version", self.namespace_id) or 0
             if version != self._memory.rules_version:
                 parts = self.connection.run("documents", self.namespace_id, RULES, None)
-                self._memory.rule_index = read_rulebook(body for _, _, _, body in parts)
+                rules = self._memory.rule_reader.join((name, body) for _, name, _, body in parts)
+                self._memory.rule_index = RuleIndex(rules)
                 self._memory.rules_version = version
                 self._hooks.after_rollback(self._memory.forget_rules)
             self._rule_index = self._memory.rule_index

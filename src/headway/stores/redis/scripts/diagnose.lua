@@ -1,7 +1,7 @@
 -- diagnose: all that decides when jobs start, for `why` and estimates.
 
 -- Return the snapshot, workers (blob, state, started, beat, deadline, leases), what executes (member, job, lease,
--- class) and the parts of the rules.
+-- class) and the parts of the rules (name, version and body).
 local function diagnose()
   local executing, held, parts = {}, call('HGETALL', P .. 'lease'), {}
   for i = 1, #held, 2 do
@@ -12,7 +12,7 @@ local function diagnose()
   table.sort(executing, function(a, b) return a[1] < b[1] end)
   local names = call('HKEYS', P .. 'doc:rules')
   table.sort(names, before)
-  for _, name in ipairs(names) do push(parts, call('HGET', P .. 'doc:rules', name)) end
+  for _, name in ipairs(names) do push(parts, name, call('HGET', P .. 'doc:rules', name)) end
   return {snapshot(), workers_now(), executing, parts}
 end
 
