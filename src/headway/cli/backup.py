@@ -24,9 +24,9 @@ File = Annotated[Path, option("The backup, a file of its own.", "FILE")]
 
 
 def backup(file: File, /, *, place: StoreOptions = STORE_HERE) -> int:
-    """Copy an SQLite store into a new file, while workers go on.
+    """Copy an SQLite store into a new file, while workers continue.
 
-    The copy is of one moment and complete: jobs of all namespaces, results,
+    The copy is consistent and complete: jobs of all namespaces, results,
     policies, tokens. It is checked before it gets its name, and only its owner
     may read it. For PostgreSQL and Redis use the tools of these servers.
     """
@@ -37,11 +37,11 @@ def backup(file: File, /, *, place: StoreOptions = STORE_HERE) -> int:
 
 
 def restore(file: File, /, *, place: StoreOptions = STORE_HERE) -> int:
-    """Make a store of a backup.
+    """Create a store from a backup.
 
-    Refuses if there is a store in its place: stop all processes and move it
-    away first. No worker of the backup counts as alive afterwards, and jobs
-    that were running wait again, with no attempt used.
+    Fails if the store exists already: stop all processes and move it away first.
+    After the restore no worker counts as alive. Jobs that were running wait
+    again, without using up an attempt.
     """
     settings = place.settings()
     store = _copying(settings, create=True)

@@ -11,12 +11,12 @@ from headway.cli.operator import Operator
 from headway.cli.store_access import HERE, TargetOptions, change, whole_ids
 from headway.core.job import JobId, JobRecord, State
 
-First = Annotated[str, option("The id of a job, or its end.", name="ID")]
+First = Annotated[str, option("The id of a job, or its last characters.", name="ID")]
 More = Annotated[str, option("Further ids.", name="MORE")]
 
 
 def cancel(job_id: First, /, *more: More, place: TargetOptions = HERE) -> int:
-    """Cancel jobs: queued ones at once; executing ones are asked to stop.
+    """Cancel jobs. Queued jobs end at once; running jobs are asked to stop.
 
     Exits with 1 if one of them does not exist or has ended otherwise.
     """
@@ -32,7 +32,7 @@ def cancel(job_id: First, /, *more: More, place: TargetOptions = HERE) -> int:
 def retry(job_id: First, /, *more: More, place: TargetOptions = HERE) -> int:
     """Queue jobs again that failed, were cancelled or are dead letters.
 
-    Their counts of attempts start anew. Exits with 1 if one of them does not
+    Their attempts count from zero again. Exits with 1 if one of them does not
     exist, completed, or cannot be queued.
     """
 

@@ -31,7 +31,7 @@ Prefix = Annotated[str, option("What the queues' names begin with, with --store.
 
 celery = family(
     "celery",
-    "Look at the load-based queues of a Celery app, check and reset their numbers.",
+    "Show, check and reset the load-based queues of a Celery app.",
     "headway celery top proj",
     "headway celery top --store redis://localhost --once",
     "headway celery metrics proj --port 9180",
@@ -51,7 +51,7 @@ def top(
     store: StoreUrl = None,
     prefix: Prefix = "queue_",
 ) -> int:
-    """Watch queues, loads, users and drift, renewed every second. Ctrl-C ends it."""
+    """Watch queues, loads, users and drift, refreshed every second. Ctrl-C ends it."""
     ledger, names = _ledger(app, store, prefix)
     if json:
         render.print_json(_values(ledger, names))
@@ -74,7 +74,7 @@ def metrics(
     store: StoreUrl = None,
     prefix: Prefix = "queue_",
 ) -> int:
-    """Print the same figures for Prometheus, or serve them."""
+    """Print the figures of `headway celery top` for Prometheus, or serve them."""
     from headway.integrations.celery.metrics import metrics_text
 
     ledger, names = _ledger(app, store, prefix)
@@ -107,7 +107,7 @@ def reset(
     *,
     yes: Annotated[bool, flag("Confirm the reset.")] = False,
 ) -> int:
-    """Forget what was counted by hand; tasks that wait or run stay counted. It is logged with your name."""
+    """Remove manual counts; waiting and running tasks stay counted. The reset is logged with your name."""
     if not yes:
         raise ConfigError("reset changes the counts that running Celery senders use; add --yes to do it")
     balancer = _balancer(app)

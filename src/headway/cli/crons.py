@@ -12,7 +12,7 @@ from headway.policy_store.cron_views import CronView
 
 crons = family(
     "crons",
-    "List the jobs that run by the clock, with their last and next run.",
+    "List cron jobs, with their last and next run.",
     "headway crons list",
     "headway crons list --json",
 )

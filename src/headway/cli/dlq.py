@@ -92,7 +92,7 @@ EVERY = Filters()
 
 dlq = family(
     "dlq",
-    "List, replay or purge dead letters: jobs out of retries, or that crashed.",
+    "List, replay or purge dead letters: jobs that used up their retries or crashed.",
     "headway dlq list --since 2h --error ConnectionError",
     "headway dlq replay --all --task reports.export",
     "headway dlq purge --all --tenant acme --yes",

@@ -41,11 +41,11 @@ class Check:
 
 
 def doctor(*, json: JsonFlag = False, place: StoreOptions = STORE_HERE) -> int:
-    """Check settings, store and workers, and say what you can rely on.
+    """Check settings, store and workers, and print what is guaranteed.
 
-    Prints every setting with where it came from, what the store keeps through
-    which failure, and how soon jobs are back after a crash. Exits with 1 if a
-    check fails; each says what to do.
+    Prints every setting and its source, which failures stored jobs survive, and
+    how soon jobs run again after a crash. Exits with 1 if a check fails; each
+    failed check says what to do.
     """
     settings, sources = place.settings(), place.sources()
     facts: dict[str, str] = {}

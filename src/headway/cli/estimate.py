@@ -17,7 +17,7 @@ BASES = {
 def estimate(job_id: JobWord, /, *, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
     """Estimate when a waiting job will start.
 
-    Headway runs the policy forward over the jobs that wait and run now. Half of
+    Headway simulates the policy on the jobs that wait and run now. Half of
     all such jobs start within p50, nine of ten within p90. Exits with 1 if
     there is no estimate, because the job has started or too little is known.
     """

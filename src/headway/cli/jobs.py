@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 ERROR_LEAST = 24  # Columns that an error needs at least; a longer one is folded.
 
 Limit = Annotated[int, option("How many at most.", validator=Number(gte=1, lte=10_000))]
-Before = Annotated[str | None, option("Where the page before ended: its next_cursor.", "CURSOR")]
+Before = Annotated[str | None, option("Continue after the previous page: its next_cursor.", "CURSOR")]
 TaskName = Annotated[str | None, option("Only jobs of this task.", "TASK")]
 
 
 def jobs(
     *,
-    status: Annotated[list[str] | None, option("Only jobs in these states; several with commas.", "STATUS")] = None,
+    status: Annotated[list[str] | None, option("Only jobs in these states, separated by commas.", "STATUS")] = None,
     task: TaskName = None,
     priority: Annotated[str | None, option("Only jobs of this lane.", "LANE")] = None,
     tenant: Annotated[str | None, option("Only jobs of this tenant.", "TENANT")] = None,

@@ -134,7 +134,7 @@ def build(*, described: bool = False) -> App:
         help=ABOUT,
         version=__version__,
         help_format="plaintext",
-        help_epilogue="`headway COMMAND --help` tells more and shows an example.",
+        help_epilogue="`headway COMMAND --help` explains a command and shows examples.",
         default_parameter=Parameter(negative=()),
         result_action="return_value",
         exit_on_error=False,

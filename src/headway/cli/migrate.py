@@ -11,14 +11,16 @@ from headway.stores.base import Store
 
 
 def migrate(
-    *, dry_run: Annotated[bool, flag("Only say what would be done.")] = False, place: StoreOptions = STORE_HERE
+    *,
+    dry_run: Annotated[bool, flag("Print the changes and make none.")] = False,
+    place: StoreOptions = STORE_HERE,
 ) -> int:
-    """Bring the store to the schema of this Headway.
+    """Migrate the store to the schema of this version of Headway.
 
     An SQLite store does this by itself whenever it is opened; this command does
-    it at a moment you choose, before workers start, and says what it did. A
-    PostgreSQL store is changed by this command only. A store that does not
-    exist yet is made.
+    it at a moment you choose, before workers start, and prints what it did. A
+    PostgreSQL store is changed by this command only. A store that does not exist
+    yet is created.
     """
     store = make_store(place.settings(), create=True)
     before, newest = run(store.schema())

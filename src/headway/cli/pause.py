@@ -17,9 +17,9 @@ Tenant = Annotated[str | None, option("Only this tenant.", "NAME")]
 
 
 def pause(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, place: TargetOptions = HERE) -> int:
-    """Let nothing of a lane, a task or a tenant start; without any, nothing at all.
+    """Pause a lane, a task or a tenant; without an option, pause everything.
 
-    What runs goes on, and what is submitted waits. It holds for all workers at
+    Running jobs continue, and new jobs wait. The pause applies to all workers at
     once, until `headway resume`.
     """
 
@@ -33,7 +33,7 @@ def pause(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, pl
 
 
 def resume(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, place: TargetOptions = HERE) -> int:
-    """Let go on what was paused by the same words; without any, everything."""
+    """Resume a lane, a task or a tenant; without an option, resume everything."""
     _print(change(place, lambda operator: operator.resume(lane, task, tenant)))
     return 0
 

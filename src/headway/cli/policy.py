@@ -42,7 +42,7 @@ def check(
     json: JsonFlag = False,
     place: TargetOptions = HERE,
 ) -> int:
-    """Check a policy file: print what it promises and what in it will surprise.
+    """Check a policy file: print what it guarantees, errors and warnings.
 
     Prints for each lane the share of all slots that it is sure of while every
     lane has work, and the longest wait that follows for a job with ten minutes
@@ -90,7 +90,7 @@ def show_policy(
     json: JsonFlag = False,
     place: TargetOptions = HERE,
 ) -> int:
-    """Show the policy that is in force, spelled out as a policy file."""
+    """Print the current policy as a complete policy file."""
     if history_ and version is not None:
         raise ConfigError("give --version or --history, not both")
 
@@ -121,10 +121,11 @@ def apply(
     note: Annotated[str, option("Why; kept in the history.", show_default=False)] = "",
     place: TargetOptions = HERE,
 ) -> int:
-    """Put a policy file in force, as a new version. Workers follow within seconds; none is restarted.
+    """Apply a policy file as a new version. Workers use it within seconds, without a restart.
 
     Prints what changes, and what `headway policy check` warns of for the workers
-    that are alive. `headway policy rollback` goes back, also after the first one.
+    that are alive. `headway policy rollback` undoes it, also after the first
+    version.
     """
     wanted: Policy = load_policy(file)
     _print_change(change(place, lambda operator: operator.apply_policy(wanted, note)))
@@ -139,7 +140,7 @@ def rollback(
     ] = None,
     place: TargetOptions = HERE,
 ) -> int:
-    """Put an earlier policy in force again, as a new version."""
+    """Apply an earlier policy again, as a new version."""
     _print_change(change(place, lambda operator: operator.roll_back(to)))
     return 0
 

@@ -42,7 +42,7 @@ class HttpFlags:
         int | None, option("Port to listen at (8000); 0 for any free one.", "PORT", validator=Number(gte=0, lte=65_535))
     ] = None
     allow_host: Annotated[
-        tuple[str, ...], option("A further name it answers to while there are no tokens.", "NAME")
+        tuple[str, ...], option("Another host name that the server accepts while there are no tokens.", "NAME")
     ] = ()
     allow_origin: Annotated[tuple[str, ...], option("A site whose pages may open its WebSockets.", "ORIGIN")] = ()
     ssl_certfile: Annotated[str | None, option("Certificate, for https.", "FILE")] = None
@@ -76,15 +76,16 @@ def serve(
     store: Annotated[
         str | None, option("Address of the store; else HEADWAY_STORE or sqlite:///headway.db.", "URL")
     ] = None,
-    namespace: Annotated[str | None, option("Which of the apps that share the store.", "NAME")] = None,
+    namespace: Annotated[str | None, option("Namespace of an app in a shared store.", "NAME")] = None,
     log: Annotated[Literal["console", "json"] | None, option("How log lines look.")] = None,
     log_level: LogLevel = "info",
 ) -> int:
-    """Serve the HTTP interface: submit, look, operate, and hand work to workers.
+    """Serve the HTTP interface for clients, operators and HTTP workers.
 
-    It runs no jobs: start `headway worker` beside it, on the same store, or
-    workers that speak HTTP. Tasks are known from the catalogue that workers
-    keep in the store; with an app, also before any worker has come.
+    It runs no jobs: also start `headway worker` on the same store, or HTTP
+    workers. The server reads the tasks from the catalogue that workers keep in
+    the store. With an app, it knows the app's tasks before the first worker
+    starts.
     """
     check_installed()
     from headway.observability.logs import configure_logs

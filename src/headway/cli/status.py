@@ -39,14 +39,13 @@ def status(
     /,
     *,
     args: Annotated[bool, flag("Show the arguments too.")] = False,
-    follow: Annotated[bool, flag("Print what happens until the job has ended; with --json, an object a line.")] = False,
+    follow: Annotated[bool, flag("Print events until the job has ended; with --json, one object per line.")] = False,
     json: JsonFlag = False,
     place: TargetOptions = HERE,
 ) -> int:
-    """Show all that is known of one job: times, attempts, errors, result.
+    """Show one job: its times, attempts, errors and result.
 
-    Arguments may hold what not everybody should read, so they are shown only
-    with --args or --json.
+    Arguments may contain secrets, so they are shown only with --args or --json.
     """
     if follow:
         run(_follow(job_id, place, json=json))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-JobWord = Annotated[str, option("The job's id, or its end.", name="ID")]
+JobWord = Annotated[str, option("The job's id, or its last characters.", name="ID")]
 
 
 @Parameter(name="*")
@@ -41,7 +41,7 @@ class StoreOptions:
 
     store: StoreUrl = None
     namespace: Annotated[
-        str | None, option("Which of the apps that share the store; else the app's or HEADWAY_NAMESPACE.", "NAME")
+        str | None, option("Namespace of an app in a shared store; else the app's or HEADWAY_NAMESPACE.", "NAME")
     ] = None
     app: Annotated[
         str | None, option("Use the store of this app, module:attribute; else of HEADWAY_APP, if set.", "APP")

@@ -43,14 +43,14 @@ class CallFlags:
         float | None, option("Cancel the job if it has not started after this many seconds.", "SECONDS")
     ] = None
     idempotency_key: Annotated[str | None, option("A second submit with this key returns the same job.", "KEY")] = None
-    tenant: Annotated[str | None, option("The party that slots are shared fairly by.", "TENANT")] = None
+    tenant: Annotated[str | None, option("The tenant; slots are shared fairly between tenants.", "TENANT")] = None
     max_retries: Annotated[int | None, option("How often a failed attempt is repeated.", "N")] = None
     timeout: Annotated[float | None, option("The longest one attempt may take.", "SECONDS")] = None
     duration: Annotated[str | None, option("A rung of the ladder: fast, medium, slow or default.", "RUNG")] = None
     on_stop: Annotated[
-        str | None, option("What it becomes if that stops it: fail, retry_longer or partial.", "WHAT")
+        str | None, option("What to do if the rung's limit stops it: fail, retry_longer or partial.", "WHAT")
     ] = None
-    needs: Annotated[str | None, option("What a worker must offer; several with commas.", "NAMES")] = None
+    needs: Annotated[str | None, option("Capabilities that a worker must offer, separated by commas.", "NAMES")] = None
 
     def options(self) -> dict[str, Any]:
         """Return what was asked for, as ``Task.using`` takes it."""
@@ -69,7 +69,7 @@ def submit(
     task: Annotated[str, option("The task's name.", name="TASK")],
     /,
     *values: Annotated[str, option("Its arguments.", name="KEY=VALUE")],
-    json_args: Annotated[str | None, option("Arguments as a JSON object; KEY=VALUE goes over it.", "JSON")] = None,
+    json_args: Annotated[str | None, option("Arguments as a JSON object; KEY=VALUE overrides it.", "JSON")] = None,
     call: CallFlags = NO_FLAGS,
     wait: Annotated[bool, flag("Wait for the job to end and print its result.")] = False,
     timeout_wait: Annotated[float | None, option("Wait no longer than this.", "SECONDS")] = None,

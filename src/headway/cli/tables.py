@@ -54,7 +54,7 @@ def workers_table(stats: Stats, *, dead: bool = True) -> render.FittedTable:
             "capabilities": render.text(", ".join(capabilities_of(worker)) or render.NOTHING),
             "tasks": str(len(tasks_of(worker))),
             "up for": render.age(worker.started_at, stats.now_at),
-            "last heard": f"{render.age(worker.heartbeat_at, stats.now_at)} ago",
+            "heartbeat": f"{render.age(worker.heartbeat_at, stats.now_at)} ago",
             "version": render.text(worker.version),
         }
         for worker in stats.workers
@@ -62,13 +62,13 @@ def workers_table(stats: Stats, *, dead: bool = True) -> render.FittedTable:
     ]
     return render.FittedTable(
         rows,
-        ("worker", "state", "running", "reserved", "capabilities", "tasks", "up for", "last heard", "version"),
-        ("worker", "state", "running", "reserved", "capabilities", "up for", "last heard"),
-        ("worker", "state", "running", "up for", "last heard"),
-        ("worker", "state", "running", "last heard"),
+        ("worker", "state", "running", "reserved", "capabilities", "tasks", "up for", "heartbeat", "version"),
+        ("worker", "state", "running", "reserved", "capabilities", "up for", "heartbeat"),
+        ("worker", "state", "running", "up for", "heartbeat"),
+        ("worker", "state", "running", "heartbeat"),
         ("worker", "state", "running"),
         kept="worker",
-        right=["running", "reserved", "tasks", "up for", "last heard"],
+        right=["running", "reserved", "tasks", "up for", "heartbeat"],
         flexible={"capabilities": CAPABILITIES_LEAST},
     )
 

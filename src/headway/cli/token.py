@@ -30,7 +30,7 @@ STATUS_STYLES = {"active": "green", "expired": "yellow", "revoked": "red"}
 
 token = family(
     "token",
-    "Make, list or revoke tokens: who may submit, read, work or administer over HTTP.",
+    "Create, list or revoke tokens: who may submit, read, work or administer over HTTP.",
     "headway token create --scope submit --scope read --tenant acme --expires 30d",
     "headway token list",
     "headway token revoke 3f9c2b7a10",
@@ -58,16 +58,17 @@ def create(
     rate: Annotated[
         str | None, option("How often it may submit: 100/s, 5000/min; else HEADWAY_TOKEN_RATE.", "RATE")
     ] = None,
-    expires: Annotated[str | None, option("For how long: 12h, 30d; else for ever.", "LENGTH")] = None,
-    note: Annotated[str, option("A word on who uses it.", show_default=False)] = "",
+    expires: Annotated[str | None, option("How long the token is valid: 12h, 30d; else for ever.", "LENGTH")] = None,
+    note: Annotated[str, option("Who uses the token.", show_default=False)] = "",
     json: JsonFlag = False,
     place: StoreOptions = STORE_HERE,
 ) -> int:
-    """Make a token and print it, this once: the store keeps only its digest.
+    """Create a token and print it once; the store keeps only its digest.
 
-    As soon as one exists, the service refuses requests without. `admin` includes
-    all other scopes. A worker needs `worker`; with `--tasks` it is bound to
-    these tasks and may publish them, without it publishes nothing.
+    Once a token exists, the server refuses requests without one. `admin`
+    includes all other scopes. A worker needs `worker`. With `--tasks` the token
+    is bound to these tasks and may publish them; without `--tasks` it may
+    publish none.
     """
     scopes = check_scopes(_split(scope))
     bound = None if tasks is None else check_tasks(_split(tasks), scopes)
@@ -106,7 +107,7 @@ def create(
 
 @command(token, "list [OPTIONS]", "headway token list --json")
 def list_all(*, json: JsonFlag = False, place: StoreOptions = STORE_HERE) -> int:
-    """List tokens: what they allow, when they were last used (to the minute)."""
+    """List tokens: what they allow, and when they were last used (to the minute)."""
 
     async def read() -> tuple[list[Token], int]:
         async with opened(place) as store:
@@ -127,10 +128,10 @@ def revoke(
     token_id: Annotated[str, option("The token's id, as `headway token list` shows it.", name="ID")],
     /,
     *more: Annotated[str, option("Further ids.", name="MORE")],
-    forget: Annotated[bool, flag("Remove it from the list as well; without any, the service is open.")] = False,
+    forget: Annotated[bool, flag("Also remove it from the list. Without any token, the server is open.")] = False,
     place: StoreOptions = STORE_HERE,
 ) -> int:
-    """End tokens for good; servers follow within two seconds.
+    """Revoke tokens for good; servers refuse them within two seconds.
 
     Streams that were opened with them end, too. Exits with 1 if there is no
     such token.
@@ -158,7 +159,7 @@ def audit(
     json: JsonFlag = False,
     place: StoreOptions = STORE_HERE,
 ) -> int:
-    """Show what operators did, who and when; the newest first.
+    """Show which operator did what and when, newest first.
 
     Who: the id of a token, `cli:USER@HOST` for the command line, `python` for a
     program, or `open` for a caller on this machine while there were no tokens.

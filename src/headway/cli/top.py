@@ -30,7 +30,7 @@ SHOWN = 10  # Running jobs, and recent ones.
 
 
 def top(*, once: Annotated[bool, flag("Print one screen and exit.")] = False, place: TargetOptions = HERE) -> int:
-    """Watch lanes, workers and jobs, renewed every second. Press q or Ctrl-C to end."""
+    """Watch lanes, workers and jobs, refreshed every second. Press q or Ctrl-C to end."""
     if once or not sys.stdout.isatty():
         render.console().print(ask(place, lambda operator: _screen(operator, place)))
     else:

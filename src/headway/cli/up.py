@@ -42,12 +42,11 @@ def up(
     http: HttpFlags = NO_HTTP_FLAGS,
     log_level: LogLevel = "info",
 ) -> int:
-    """Start Headway here: a store, a worker, the HTTP interface, and on a terminal a view of what happens.
+    """Start a store, a worker and the HTTP interface here, with a live view on a terminal.
 
     Without an app it runs the built-in demo tasks: demo.noop, demo.echo,
     demo.sleep, demo.fail, demo.cpu and demo.progress. Submit to it from another
-    terminal, in the same folder, or over HTTP. Where there is no terminal, it
-    logs.
+    terminal, in the same folder, or over HTTP. Without a terminal it logs.
     """
     from headway.observability.logs import configure_logs
     from headway.worker.parent import Parent

@@ -15,10 +15,10 @@ from headway.stores.paging import PASSED_OVER_MAX
 
 
 def why(job_id: JobWord, /, *, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
-    """Show why a job waits, with numbers; or what it had waited for, once it has started.
+    """Show why a job waits, with numbers, or why it waited if it has started.
 
-    All reasons are listed in order of precedence: the first is the one that
-    binds. When it is gone, the next one does.
+    All reasons are listed in order of precedence. The first one holds the job
+    back now; when it no longer applies, the next one does.
     """
 
     async def read(operator: Operator) -> tuple[JobReport, Policy, int]:

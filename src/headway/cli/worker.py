@@ -42,7 +42,7 @@ def _check_level(_: object, level: str) -> None:
 LogLevel = Annotated[
     str,
     option(
-        "The least that is logged: debug, info, warning or error.",
+        "Minimum level of log lines: debug, info, warning or error.",
         "LEVEL",
         env_var="HEADWAY_LOG_LEVEL",
         validator=_check_level,
@@ -82,7 +82,7 @@ class WorkerFlags:
         float | None, option("How long after its last heartbeat it counts as dead (90).", "SECONDS")
     ] = None
     store: StoreUrl = None
-    namespace: Annotated[str | None, option("Which of the apps that share the store.", "NAME")] = None
+    namespace: Annotated[str | None, option("Namespace of an app in a shared store.", "NAME")] = None
     log: Annotated[Literal["console", "json"] | None, option("How log lines look; else as suits where they go.")] = None
 
     def overrides(self, **more: str | None) -> dict[str, Any]:
@@ -116,19 +116,19 @@ def worker(
     log_level: LogLevel = "info",
     reload: Reload = False,
 ) -> int:
-    """Run an app's jobs until told to stop.
+    """Run an app's jobs until it is stopped.
 
-    With --server the jobs come from a server over HTTP, and this machine needs no
-    way to the store. Jobs that submit others still use the app's own store. Where
-    the server has tokens, HEADWAY_TOKEN is one for the app's tasks, made with
-    `headway token create --scope worker --tasks 'tasks.*'`.
+    With --server the jobs come from a server over HTTP, and this machine need
+    not reach the store. Jobs that submit jobs still use the app's own store. If
+    the server requires tokens, set HEADWAY_TOKEN to one for the app's tasks,
+    made with `headway token create --scope worker --tasks 'tasks.*'`.
 
-    The first Ctrl-C or SIGTERM drains: nothing new is claimed, running jobs get
-    the grace period, the rest go back to the queue unharmed. The second stops
+    The first Ctrl-C or SIGTERM drains: the worker claims no more jobs, running
+    jobs get the grace period, and the rest return to the queue. The second stops
     at once. Exits with 3 if the app cannot be loaded.
 
-    With --reload, for development, it drains and starts again whenever a Python or
-    TOML file below the current folder changes.
+    With --reload, for development, it drains and starts again whenever a Python
+    or TOML file below the current folder changes.
     """
     if app is None:
         raise ConfigError("no app: write `headway worker module:attribute`, or set HEADWAY_APP")

@@ -14,7 +14,7 @@ from headway.core.worker import WorkerState
 
 
 def workers(*, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
-    """List workers: what they offer, how busy they are, when they were last heard of."""
+    """List workers: what they offer, how busy they are, and when their last heartbeat was."""
     stats = ask(place, lambda operator: operator.stats())
     if json:
         render.print_json({"items": [render.worker_values(worker) for worker in stats.workers], "next_cursor": None})
@@ -31,7 +31,7 @@ def drain(
     *,
     place: TargetOptions = HERE,
 ) -> int:
-    """Ask a worker to take nothing more, finish what it has, and leave."""
+    """Ask a worker to claim no more jobs, finish its running jobs and exit."""
 
     async def drain_it(operator: Operator) -> None:
         alive = [w.worker_id for w in (await operator.stats()).workers if w.state is not WorkerState.DEAD]

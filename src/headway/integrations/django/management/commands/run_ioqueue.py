@@ -39,11 +39,11 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 class Command(BaseCommand):
-    """Run the project's jobs until told to stop."""
+    """Run the project's jobs until the command is stopped."""
 
     help = (
-        "Runs the project's jobs until told to stop. The first SIGINT or SIGTERM drains: nothing new is taken, running "
-        "jobs get IOQUEUE_GRACE_SEC seconds, the rest go back to the queue unharmed. The second stops at once."
+        "Runs the project's jobs until it is stopped. The first SIGINT or SIGTERM drains: it claims no more jobs, "
+        "running jobs get IOQUEUE_GRACE_SEC seconds, and the rest return to the queue. The second stops at once."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
