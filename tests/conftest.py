@@ -26,9 +26,9 @@ from headway.stores.open import open_store
 from headway.stores.split import optional
 from headway.stores.split.store import SplitStore
 from headway.testing.clock import ManualClock
-from tests.deferred import posting
+from tests.deferred import defer_submits
 from tests.servers import PgBouncer, Postgres, Server, Valkey
-from tests.shared_file import INBOX, SCHEME, open_guest, open_hasty_guest
+from tests.shared_file import DEFERRED, SCHEME, open_hasty_shared_file, open_shared_file
 
 # How long an example takes says how busy the machine is, not whether it holds.
 settings.register_profile("headway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -157,11 +157,11 @@ STORES: dict[str, Callable[[Path, str, Clock], Store]] = {
     "redis": _redis,
     "postgres": _postgres,
 }
-# The statements of sqlite carried out by another library, those of postgres through a pooler, and redis by its inbox.
-GUESTS: dict[str, Callable[[Path, str, Clock], Store]] = {
-    "guest": open_guest,
+# SQLite through another library, PostgreSQL through a pooler, and Redis with deferred submits.
+SHARED_FILES: dict[str, Callable[[Path, str, Clock], Store]] = {
+    "shared_file": open_shared_file,
     "pgbouncer": _pgbouncer,
-    "inbox": lambda folder, namespace, clock: posting(_redis(folder, namespace, clock)),
+    "deferred": lambda folder, namespace, clock: defer_submits(_redis(folder, namespace, clock)),
 }
 
 # Two stores as one, for durable and for transient jobs: they are held to the conformance tests too.
@@ -177,9 +177,9 @@ PAIRS: dict[str, Callable[[Path, str, Clock], Store]] = {
 # The same for tests that write much: what is written need not survive a power cut.
 HASTY_STORES = (
     STORES
-    | GUESTS
+    | SHARED_FILES
     | {
-        "guest": open_hasty_guest,
+        "shared_file": open_hasty_shared_file,
         "sqlite": lambda folder, namespace, clock: open_store(
             f"sqlite:///{folder}/headway.db?synchronous=normal", namespace, clock=clock
         ),
@@ -192,14 +192,14 @@ ADDRESSES: dict[str, Callable[[Path], str]] = {
     "sqlite": lambda folder: f"sqlite:///{folder}/headway.db?synchronous=normal",
     "redis": _redis_address,
     "postgres": _postgres_address,
-    "guest": lambda folder: f"{SCHEME}{folder}",
+    "shared_file": lambda folder: f"{SCHEME}{folder}",
     "pgbouncer": _pgbouncer_address,
-    "inbox": lambda folder: f"{INBOX}{_redis_address(folder)}",
+    "deferred": lambda folder: f"{DEFERRED}{_redis_address(folder)}",
 }
 
 
 # What is made of parts that are tested by themselves runs all of the conformance tests in `make proof` alone,
-LONG_WAYS: tuple[str, ...] = ("guest", "sqlite+redis", "pgbouncer", "inbox")
+LONG_WAYS: tuple[str, ...] = ("shared_file", "sqlite+redis", "pgbouncer", "deferred")
 # and two of them these at any time: all statements but those that only read.
 CENTRAL = frozenset(
     {"test_submit", "test_claim", "test_finish", "test_renew", "test_recover", "test_cancel", "test_amend"}
@@ -208,7 +208,7 @@ CENTRAL = frozenset(
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("headway")
-    known = sorted(STORES | GUESTS | PAIRS)
+    known = sorted(STORES | SHARED_FILES | PAIRS)
     group.addoption("--store", choices=known, help="run the conformance tests on this store alone")
     group.addoption("--seed", type=int, default=7, help="where random tests start")
 
@@ -218,14 +218,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "store_name" in metafunc.fixturenames and not named:
         wanted: str | None = metafunc.config.getoption("--store")
         conforming = metafunc.definition.path.parent.name == "conformance"
-        # Long tests run on a guest only if that is asked for: the statements are the same.
-        guests = GUESTS if wanted or not metafunc.definition.get_closest_marker("slow") else {}
+        # Long tests run on a shared file only if that is asked for: the statements are the same.
+        shared_files = SHARED_FILES if wanted or not metafunc.definition.get_closest_marker("slow") else {}
         paired = {} if metafunc.definition.get_closest_marker("one_store") else PAIRS
-        others = guests | paired if conforming else {}
+        others = shared_files | paired if conforming else {}
         names = [name for name in (*STORES, *others) if wanted in (None, name)]
         rest = set(LONG_WAYS) if wanted is None else set()
         if metafunc.definition.path.stem in CENTRAL:
-            rest -= {"guest", "inbox"}
+            rest -= {"shared_file", "deferred"}
         marks = dict.fromkeys(rest, pytest.mark.proof)
         metafunc.parametrize("store_name", [pytest.param(name, marks=marks.get(name, ())) for name in names])
 
@@ -249,7 +249,7 @@ async def open_namespace(store_name: str, tmp_path: Path, clock: ManualClock) ->
     async with AsyncExitStack() as stack:
 
         async def open_one(namespace: str) -> Store:
-            store = (STORES | GUESTS | PAIRS)[store_name](tmp_path, namespace, clock)
+            store = (STORES | SHARED_FILES | PAIRS)[store_name](tmp_path, namespace, clock)
             await store.open()
             stack.push_async_callback(store.close)
             return store

@@ -1,4 +1,4 @@
-"""A Redis store to which plain jobs are posted wherever that is possible, not only while no worker waits."""
+"""A Redis store that defers the submit of plain jobs wherever possible, not only while no worker waits."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from headway.core.job import NewJob, SubmitReply
 from headway.stores.base import Store
 from headway.stores.redis.store import RedisStore
 
-_ids: set[tuple[str, str]] = set()  # Only unknown ids are posted, as clients make sure of.
+_ids: set[tuple[str, str]] = set()  # Only unknown ids are deferred, as clients make sure of.
 
 
-def posting(store: Store) -> Store:
-    """Return a store that is as it was, but for that."""
+def defer_submits(store: Store) -> Store:
+    """Let a store defer the submit of single jobs."""
     assert isinstance(store, RedisStore)
     submit = store.submit
 
-    async def post(jobs: Sequence[NewJob]) -> list[SubmitReply]:
+    async def deferred(jobs: Sequence[NewJob]) -> list[SubmitReply]:
         names = [(store._prefix, job.job_id) for job in jobs]
         known = _ids.intersection(names)
         _ids.update(names)
@@ -24,5 +24,5 @@ def posting(store: Store) -> Store:
         answers = None if known or len(jobs) > 1 else store.submit_blocking(jobs)
         return await submit(jobs) if answers is None else answers
 
-    store.submit = post  # type: ignore[method-assign]
+    store.submit = deferred  # type: ignore[method-assign]
     return store

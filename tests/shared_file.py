@@ -1,4 +1,4 @@
-"""A store that is a guest in another program's SQLite file, without any such program."""
+"""A store in the SQLite file of another program, without such a program."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from headway.stores.open import host_ms, open_store
 from headway.stores.sqlite.database import Database
 from headway.stores.sqlite.shared_file import SharedFile, migrate_shared_file
 from headway.stores.sqlite.store import SqliteStore
-from tests.deferred import posting
+from tests.deferred import defer_submits
 
-SCHEME = "guest://"
-INBOX = "inbox+"  # Before the address of a Redis store.
+SCHEME = "sharedfile://"
+DEFERRED = "deferred+"  # Before the address of a Redis store.
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -22,7 +22,7 @@ def connect(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, isolation_level=None, check_same_thread=False)
 
 
-def open_guest(folder: Path, namespace: str, clock: Clock, *, synchronous: str = "FULL") -> Store:
+def open_shared_file(folder: Path, namespace: str, clock: Clock, *, synchronous: str = "FULL") -> Store:
     """Make an unopened store whose tables are in a file with others, through Python's own SQLite."""
     path = folder / "project.db"
 
@@ -38,15 +38,18 @@ def open_guest(folder: Path, namespace: str, clock: Clock, *, synchronous: str =
     return SqliteStore(Database(SharedFile(path, connect_anew)), namespace, clock=clock)
 
 
-def open_hasty_guest(folder: Path, namespace: str, clock: Clock) -> Store:
-    """The same; what is written need not survive a power cut."""
-    return open_guest(folder, namespace, clock, synchronous="NORMAL")
+def open_hasty_shared_file(folder: Path, namespace: str, clock: Clock) -> Store:
+    """Make the same store, without waiting for the disk."""
+    return open_shared_file(folder, namespace, clock, synchronous="NORMAL")
 
 
 def open_any(address: str, namespace: str = "default") -> Store:
-    """Open a store by its address: a guest by ``guest://`` and its folder, one that is posted to by ``inbox+redis://``."""
+    """Open a store by its address.
+
+    ``sharedfile://`` and a folder name a shared file, and ``deferred+redis://`` a Redis store with deferred submits.
+    """
     if address.startswith(SCHEME):
-        return open_hasty_guest(Path(address.removeprefix(SCHEME)), namespace, host_ms)
-    if address.startswith(INBOX):
-        return posting(open_store(address.removeprefix(INBOX), namespace))
+        return open_hasty_shared_file(Path(address.removeprefix(SCHEME)), namespace, host_ms)
+    if address.startswith(DEFERRED):
+        return defer_submits(open_store(address.removeprefix(DEFERRED), namespace))
     return open_store(address, namespace)

@@ -142,7 +142,7 @@ async def test_those_ahead_are_counted_to_a_bound(store: Store) -> None:
     assert await ahead(store, last) == (AHEAD_COUNTED, AHEAD_COUNTED)
 
 
-async def test_a_parked_job_stands_behind_those_in_its_park(store: Store) -> None:
+async def test_a_blocked_job_stands_behind_older_ones_of_its_limit(store: Store) -> None:
     await write_rules(store, Policy(limits={"account": LimitRule(concurrency=1, by="account")}))
     await register(store, slots=10)
     seven = ("account=7",)

@@ -559,9 +559,9 @@ class Histories(RuleBasedStateMachine):
             elif job.state is State.QUEUED:
                 lanes[job.lane] = lane._replace(waiting=lane.waiting + 1)
         assert {name: lane._replace(oldest_at=None) for name, lane in stats.lanes.items()} == lanes
-        parked = Counter(job.lane for job in jobs.values() if job.blocked_by is not None)
+        blocked = Counter(job.lane for job in jobs.values() if job.blocked_by is not None)
         for name, lane in lanes.items():  # What was put aside waits too, but is not claimable while its park is shut.
-            assert lane.waiting - parked[name] <= waiting.get(name, 0) <= lane.waiting
+            assert lane.waiting - blocked[name] <= waiting.get(name, 0) <= lane.waiting
         running = Counter(job.worker_id for job in jobs.values() if job.state is State.EXECUTING)
         assert all(worker.running == running[worker.worker_id] for worker in stats.workers)
         bad = Counter(job.state.value for job in jobs.values() if job.state.ended and job.state is not State.COMPLETED)

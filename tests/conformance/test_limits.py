@@ -275,7 +275,7 @@ async def test_a_lowered_limit_lets_nothing_start_until_enough_has_ended(store: 
 # ---------------------------------------------------------------------- where jobs wait
 
 
-async def test_parked_jobs_keep_their_order_and_their_place_before_the_line(store: Store) -> None:
+async def test_blocked_jobs_keep_their_order_and_their_place_before_the_line(store: Store) -> None:
     await enforce(store, {"account": per_account(1)})
     a1, a2, b1, a3, b2 = await submit(store, *(a_job(limits=limits) for limits in (SEVEN, SEVEN, (), SEVEN, ())))
     await register(store, slots=10)
@@ -321,7 +321,7 @@ async def test_a_park_is_sorted_too(store: Store) -> None:
     assert await claimed_ids(store) == [first]
 
 
-async def test_what_is_parked_neither_counts_as_waiting_for_a_slot_nor_ages_its_lane(
+async def test_what_is_blocked_neither_counts_as_waiting_for_a_slot_nor_ages_its_lane(
     store: Store, clock: ManualClock
 ) -> None:
     await enforce(store, {"account": per_account(1)})
@@ -338,7 +338,7 @@ async def test_what_is_parked_neither_counts_as_waiting_for_a_slot_nor_ages_its_
     assert await waiting(store) == 1  # Its limit has room: it could start.
 
 
-async def test_a_job_that_comes_while_its_key_is_full_is_served_after_those_parked(store: Store) -> None:
+async def test_a_job_that_comes_while_its_key_is_full_is_served_after_those_blocked(store: Store) -> None:
     await enforce(store, {"account": per_account(1)})
     await register(store)
     first, second = await submit(store, a_job(limits=SEVEN), a_job(limits=SEVEN))
@@ -529,7 +529,7 @@ async def test_what_holds_no_key_wakes_nobody_when_it_ends(store: Store, listen:
 # ---------------------------------------------------------------------- leaving a park otherwise
 
 
-async def test_a_parked_job_that_is_cancelled_leaves_its_place_to_the_next(store: Store) -> None:
+async def test_a_blocked_job_that_is_cancelled_leaves_its_place_to_the_next(store: Store) -> None:
     await enforce(store, {"account": per_account(1)})
     await register(store)
     _, second, third = await submit(store, *(a_job(limits=SEVEN) for _ in range(3)))
@@ -569,7 +569,7 @@ async def test_a_park_that_was_emptied_holds_nobody_up(store: Store) -> None:
 
 
 @pytest.mark.parametrize("by_prune", [pytest.param(True, id="by the pruner"), pytest.param(False, id="by a claim")])
-async def test_a_parked_job_expires(store: Store, clock: ManualClock, by_prune: bool) -> None:
+async def test_a_blocked_job_expires(store: Store, clock: ManualClock, by_prune: bool) -> None:
     await enforce(store, {"account": per_account(1)})
     await register(store)
     _, hasty, patient = await submit(
@@ -586,7 +586,7 @@ async def test_a_parked_job_expires(store: Store, clock: ManualClock, by_prune: 
     assert (job.state, job.reason, job.blocked_by) == (State.CANCELLED, "expired", None)
 
 
-async def test_a_parked_job_that_was_cancelled_and_is_retried_waits_at_the_end(store: Store) -> None:
+async def test_a_blocked_job_that_was_cancelled_and_is_retried_waits_at_the_end(store: Store) -> None:
     await enforce(store, {"account": per_account(1)})
     await register(store)
     _, second, third = await submit(store, *(a_job(limits=SEVEN) for _ in range(3)))
@@ -627,7 +627,7 @@ async def test_a_job_that_failed_holds_nothing_while_it_backs_off_and_waits_anew
 # ---------------------------------------------------------------------- what is told of it
 
 
-async def test_a_job_tells_what_it_is_parked_for_and_then_what_it_was(store: Store, clock: ManualClock) -> None:
+async def test_a_job_tells_what_it_is_blocked_for_and_then_what_it_was(store: Store, clock: ManualClock) -> None:
     await enforce(store, {"account": per_account(1)})
     await register(store)
     _, second = await submit(store, a_job(limits=SEVEN), a_job(limits=SEVEN))
@@ -663,7 +663,7 @@ async def test_a_job_that_moves_from_park_to_park_was_put_aside_all_the_while(st
     assert (await the_job(store, both)).blocked_ms == 7_000
 
 
-async def test_what_an_attempt_was_parked_for_is_not_told_of_the_next(store: Store, clock: ManualClock) -> None:
+async def test_what_an_attempt_was_blocked_for_is_not_told_of_the_next(store: Store, clock: ManualClock) -> None:
     await enforce(store, {"account": per_account(1)})
     await register(store)
     _, second = await submit(store, a_job(limits=SEVEN), a_job(limits=SEVEN))

@@ -201,7 +201,7 @@ async def test_age_does_not_lift_one_tenants_backlog_over_the_others(store: Stor
     assert Counter(tenants(await serve(store, 10))) == {"a": 5, "z": 5}
 
 
-async def test_parked_jobs_keep_their_place_among_the_tenants(store: Store) -> None:
+async def test_blocked_jobs_keep_their_place_among_the_tenants(store: Store) -> None:
     await write_rules(store, Policy(limits={"account": LimitRule(concurrency=1, by="account")}))
     bound = [a_job(tenant="acme", limits=("account=7",)) for _ in range(3)]
     acme = await submit(store, *bound)

@@ -91,7 +91,7 @@ async def test_a_submit_wakes_a_worker_that_waits(store: Store, listen: Listen) 
     assert await waiting == ()
 
 
-async def test_an_ear_that_nobody_waits_at_remembers(store: Store, listen: Listen) -> None:
+async def test_a_subscription_without_a_waiter_keeps_messages(store: Store, listen: Listen) -> None:
     subscription = listen("w1")
     await wait_for_jobs(store, "w1")
     await submit_one(store)
@@ -301,7 +301,7 @@ async def test_a_watcher_is_told_of_every_job_of_a_large_batch(store: Store, lis
         heard |= set(more)
 
 
-async def test_an_ear_that_is_closed_hears_no_more_and_harms_nobody(store: Store, listen: Listen) -> None:
+async def test_a_closed_subscription_gets_no_messages_and_breaks_nothing(store: Store, listen: Listen) -> None:
     gone, stays = store.subscribe(JOB_CHANNEL + "gone"), listen(JOB_CHANNEL + "stays")
     gone.close()
     job_id = await submit_one(store)

@@ -392,7 +392,7 @@ async def test_a_store_that_is_away_is_not_asked_again_for_each_of_many(app: Hea
 
 
 @pytest.mark.parametrize("store_name", ["memory"])
-async def test_one_worker_more_than_there_are_seats_is_served(
+async def test_one_worker_more_than_cached_sessions_is_served(
     app: Headway, http: httpx.AsyncClient, api: FastAPI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headway.server.gateway.service.SESSIONS_MAX", 1)

@@ -60,8 +60,8 @@ class Served:
         gateway = await self.gateway()
         async with asyncio.timeout(SOON):
             while True:
-                seat = gateway._sessions.get(worker_id)
-                if seat is not None and len(seat.polls) == polls and (not polls or seat.polls[-1].waits):
+                session = gateway._sessions.get(worker_id)
+                if session is not None and len(session.polls) == polls and (not polls or session.polls[-1].waits):
                     return
                 await asyncio.sleep(0.005)
 

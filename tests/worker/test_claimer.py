@@ -22,7 +22,7 @@ SLOTS = 80
 
 
 class Deaf:
-    """An ear that hears nothing."""
+    """A subscription without messages."""
 
     call = None
 

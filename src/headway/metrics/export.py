@@ -44,7 +44,7 @@ def store_families(stats: Stats, policy: Policy) -> Iterator[MetricFamily]:
     delayed = _by("priority", {name: lane.delayed for name, lane in lanes.items()})
     executing = _by("priority", {name: lane.executing for name, lane in lanes.items()})
     ages = {name: _age(lane, stats.now_at) for name, lane in lanes.items()}
-    oldest = "How long the longest-waiting task of a lane has waited; parked ones left out."
+    oldest = "How long the longest-waiting task of a lane has waited, without blocked tasks."
     yield gauges("queue_depth", "Tasks waiting: neither delayed nor executing.", waiting)
     yield gauges("headway_queue_delayed", "Tasks not due yet.", delayed)
     yield gauges("headway_queue_executing", "Tasks executing.", executing)

@@ -1,4 +1,4 @@
-"""The desk: what a server does for workers that come over HTTP, on every store."""
+"""The worker gateway: what a server does for HTTP workers, on every store."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def report(job_id: JobId, ending: Ending, token: bytes | None = None, seconds: f
 
 
 class Worker:
-    """A worker's side of the desk, in short."""
+    """A worker of the gateway, in short."""
 
     def __init__(self, gateway: WorkerGateway, registration: Registration, token_id: str | None) -> None:
         self.gateway = gateway
@@ -95,7 +95,7 @@ async def gateway(store: Store, policy: Policy) -> AsyncIterator[WorkerGateway]:
 
 @pytest.fixture
 def sit(gateway: WorkerGateway) -> Sit:
-    """Register a worker with the desk, or with another one of the same store."""
+    """Register a worker with the gateway, or with another one of the same store."""
 
     async def sit_down(at: WorkerGateway | None = None, token_id: str | None = None, **more: Any) -> Worker:
         at = gateway if at is None else at
@@ -106,7 +106,7 @@ def sit(gateway: WorkerGateway) -> Sit:
 
 @pytest.fixture
 async def other_desk(store: Store, open_namespace: OpenStore, policy: Policy) -> AsyncIterator[WorkerGateway]:
-    """The desk of another server process; of a memory store there is only one."""
+    """The gateway of another server process; a memory store has only one."""
     shared = await open_namespace("default") if store.abilities.shared else store
     gateway = WorkerGateway(shared, CurrentPolicy(policy, fixed=True))
     yield gateway
@@ -121,8 +121,8 @@ async def waiting(poll: asyncio.Task[PollResult], worker: Worker, polls: int = 1
     """Return a poll that waits, as one of this many; if it is for jobs, the store counts on it."""
     async with asyncio.timeout(SOON):
         while not poll.done():
-            seat = worker.gateway._sessions.get(worker.worker_id)
-            under_way = [] if seat is None else seat.polls
+            session = worker.gateway._sessions.get(worker.worker_id)
+            under_way = [] if session is None else session.polls
             if len(under_way) == polls and (not under_way[-1].claims or under_way[-1].waits):
                 break
             await asyncio.sleep(0.002)

@@ -12,12 +12,12 @@ from tests.conformance.builders import a_job, ask, claimed_ids, register, state_
 from tests.servers import Valkey
 from tests.stores.redis.conftest import OpenStore, StartServer, drain, recount
 
-INBOX = "{headway:default}:in"
+STREAM = "{headway:default}:in"
 
 
 def length(server: Valkey) -> int:
     """Count the jobs that were posted and not taken in."""
-    return int(server.ask("XLEN", INBOX)[1:])
+    return int(server.ask("XLEN", STREAM)[1:])
 
 
 def post(store: RedisStore, *jobs: NewJob) -> list[JobId]:
@@ -32,7 +32,7 @@ def post(store: RedisStore, *jobs: NewJob) -> list[JobId]:
 
 @pytest.fixture
 def posted(store: RedisStore, server: Valkey) -> list[JobId]:
-    """Jobs of which all but the first are in the inbox."""
+    """Jobs of which all but the first are deferred."""
     job_ids = post(store, *(a_job() for _ in range(4)))
     assert length(server) == 3
     return job_ids
@@ -88,7 +88,7 @@ async def test_a_job_that_was_posted_twice_is_one(store: RedisStore, server: Val
 
 
 async def test_a_posted_job_is_as_old_as_its_post(store: RedisStore, posted: list[JobId]) -> None:
-    entries = await store._client.ask("XRANGE", INBOX, "-", "+")
+    entries = await store._client.ask("XRANGE", STREAM, "-", "+")
     moments = [int(entry[0].partition(b"-")[0]) for entry in entries]
     jobs = [await the_job(store, job_id) for job_id in posted[1:]]
     assert [(job.submitted_at, job.eligible_at) for job in jobs] == [(moment, moment) for moment in moments]
@@ -119,7 +119,7 @@ async def test_whoever_was_told_that_somebody_waits_calls(
     assert b"cmdstat_xadd" not in server.ask("INFO", "commandstats")
 
 
-async def test_the_inbox_stays_short_while_nobody_works(store: RedisStore, server: Valkey) -> None:
+async def test_the_deferred_jobs_stay_few_while_no_worker_runs(store: RedisStore, server: Valkey) -> None:
     longest = 0
     for _ in range(3 * LENGTH_MAX):
         post(store, a_job())

@@ -27,7 +27,7 @@ from tests.stores.redis.conftest import OpenStore, recount, until
 
 
 class Waiter:
-    """A worker without slots of its own: it has a feed and an ear, and says what an exchange brought."""
+    """A worker without slots of its own, with a job source and a subscription. It returns what an exchange brought."""
 
     def __init__(self, store: RedisStore, worker_id: str = "w1") -> None:
         self.store = store

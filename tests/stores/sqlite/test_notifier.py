@@ -1,4 +1,4 @@
-"""Named pipes: an ear that is being opened is never taken for one that is gone."""
+"""Named pipes: a subscription that is being opened is never taken for one that is gone."""
 
 from __future__ import annotations
 

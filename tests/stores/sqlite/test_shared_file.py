@@ -1,4 +1,4 @@
-"""A store that is a guest in another program's file, and verbs that join a caller's transaction there."""
+"""A store in another program's file, and verbs that join a caller's transaction there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headway.testing.clock import ManualClock
 from tests.conformance.builders import a_job, submit_one
 from tests.conformance.test_histories import play
 from tests.conftest import HASTY_STORES
-from tests.shared_file import connect, open_guest
+from tests.shared_file import connect, open_shared_file
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ async def test_two_connections_that_want_to_write_wait_for_each_other_and_not_fo
 ) -> None:
     # S2
     monkeypatch.setattr(waist, "BUSY_MS", 200)
-    store = open_guest(tmp_path, "default", clock)
+    store = open_shared_file(tmp_path, "default", clock)
     await store.open()
     other = connect(tmp_path / "project.db")
     try:
@@ -219,7 +219,7 @@ def _open_joined(folder: Path, namespace: str, clock: Callable[[], int]) -> Stor
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", ["guest", "joined"])
+@pytest.mark.parametrize("kind", ["shared_file", "joined"])
 def test_a_random_history_comes_out_as_on_the_memory_store(
     kind: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
