@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 
 import pytest
 
@@ -103,4 +104,57 @@ async def test_only_the_reserve_left_is_asked_for_a_moment_later_and_not_again_a
     running = asyncio.create_task(gateway.claimer.run())
     await asyncio.sleep(0.3)
     assert gateway.job_source.asked == [(0, SLOTS, SLOTS - 1), (0, 1, 0)]
+    running.cancel()
+
+
+mark: ContextVar[str] = ContextVar("mark", default="unset")
+
+
+class Ringing:
+    """An ear through which a test rings."""
+
+    ring: Callable[[], None]
+
+    def call(self, notified: Callable[[], None]) -> None:
+        self.ring = notified
+
+    async def wait(self, timeout: float) -> Sequence[JobId] | None:
+        raise AssertionError("a claimer that can be called does not wait")
+
+    def close(self) -> None: ...
+
+
+class Handing(Ledger):
+    """A feed whose wake-ups bring leases along."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[Lease] = []
+
+    def handed(self) -> Sequence[Lease]:
+        sent, self.sent = self.sent, []
+        return sent
+
+
+async def test_a_job_that_comes_with_the_wake_up_starts_at_once_and_only_in_a_free_slot() -> None:
+    started: list[tuple[JobId, str]] = []
+
+    def start(leases: Sequence[Lease], lanes: frozenset[str]) -> None:
+        started.extend((lease.job_id, mark.get()) for lease in leases)
+
+    feed, ear = Handing(), Ringing()
+    claimer = Claimer(feed, ear, slots=1, start=start, handed_in=lambda slots: None, confirm=60.0)
+    mark.set("of the worker")
+    running = asyncio.create_task(claimer.run())
+    mark.set("of the connection")
+    while not feed.asked:  # noqa: ASYNC110  (it depends on the claimer)
+        await asyncio.sleep(0)
+    feed.sent = [a_lease(1)]
+    ear.ring()
+    assert (started, len(feed.asked)) == ([("1", "of the worker")], 1)
+    while len(feed.asked) < 2:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    feed.sent = [a_lease(2)]
+    ear.ring()
+    assert (len(started), feed.sent) == (1, [a_lease(2)])  # The next exchange with a free slot returns it.
     running.cancel()

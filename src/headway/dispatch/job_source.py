@@ -138,8 +138,8 @@ class StoreJobSource:
         lanes = None if free_below > 0 else tuple(sorted(policy.reserve.lanes))
         if free > 0 and not (finished or progress or woken or claim_id) and await self._rests(lanes):
             return ClaimResult((), (), False, WorkerState.ACTIVE, None)
-        if woken and free > 0 and not (finished or progress) and (handed := self._handed()) is not None:
-            return handed
+        if woken and free > 0 and not (finished or progress) and (handed := self.handed()):
+            return ClaimResult(handed, (), False, WorkerState.ACTIVE, None)
         if self._request is None or claim_id is not None:
             self._request = Exchange(
                 self._worker_id,
@@ -218,17 +218,17 @@ class StoreJobSource:
         good = [lease for lease in answer.leases if lease.unreadable is None]
         return answer._replace(leases=good, more=True)
 
-    def _handed(self) -> ClaimResult | None:
-        """Return the leases that the store sent along with its wake-up, or None."""
+    def handed(self) -> Sequence[Lease]:
+        """Return the leases that the store sent along with its wake-up."""
         answer = None
         if self._take_handed is not None and self._request is None:
             answer = self._take_handed(self._worker_id, self._confirm_ms)
         if answer is None or any(lease.unreadable for lease in answer.leases):  # The next exchange returns them again.
-            return None
+            return ()
         self._waits, self._dry = False, True
         self._charge(answer.leases)
         self._record_later(partial(self._record_claim, answer.leases, time.monotonic()))
-        return ClaimResult(answer.leases, (), False, WorkerState.ACTIVE, None)
+        return answer.leases
 
     def _charge(self, leases: Sequence[Lease]) -> None:
         if len(self._snapshot.classes) > 1:  # A single class has no other to share with.

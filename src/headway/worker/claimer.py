@@ -8,6 +8,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 
 from headway.core.errors import StoreError
 from headway.core.lease import Lease
@@ -50,6 +51,11 @@ class WakeEvent:
 
     def clear(self) -> None:
         self._is_set = False
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a task waits and nothing has woken it yet."""
+        return self._waiter is not None and not self._waiter.done()
 
     async def wait(self, timeout: float = math.inf) -> None:
         """Wait until the event is set, at most ``timeout`` seconds."""
@@ -110,6 +116,7 @@ class Claimer:
         self._progress_timer: asyncio.TimerHandle | None = None
         self._filled = 0
         self._filled_below = 0
+        self._context = copy_context()  # Jobs run in copies of the context in which the loop runs.
         self.claiming = True
         self._stopped = False
 
@@ -151,6 +158,7 @@ class Claimer:
     # ------------------------------------------------------------------ the loop
 
     async def run(self) -> None:
+        self._context = copy_context()
         waiting = self.subscribe()
         try:
             while True:
@@ -261,7 +269,12 @@ class Claimer:
                 self._wake()
 
     def _wake(self) -> None:
-        self._woken = True
+        """Start jobs that came with the wake-up if the claimer only waits for it. Else the next exchange claims."""
+        leases = self._job_source.handed() if self._kick.awaited and self._free() > 0 and not self._ended else ()
+        if leases:
+            self._context.run(self._begin, leases)  # Not in the context of the connection that got the message.
+        else:
+            self._woken = True
         self._kick.set()
 
     def _flush_progress(self) -> None:

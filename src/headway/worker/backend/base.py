@@ -38,6 +38,10 @@ class JobSource(Protocol):
         """Report finished jobs and claim for the free slots. After an error the caller repeats the same call."""
         ...
 
+    def handed(self) -> Sequence[Lease]:
+        """Return the leases that came along with a wake-up, for slots that were free at the last exchange."""
+        ...
+
     def offer_learned(self, learn: Callable[[str], bool]) -> None:
         """Also serve jobs of tasks that other workers did not know, if ``learn`` finds the task by its name."""
         ...

@@ -216,6 +216,9 @@ class HttpJobSource:
     def offer_learned(self, learn: Callable[[str], bool]) -> None:
         """Do nothing. A server sends a worker only jobs of the tasks that the worker registered."""
 
+    def handed(self) -> Sequence[Lease]:
+        return ()
+
     def subscribe(self) -> Subscription:
         return self._notifier
 
