@@ -164,7 +164,7 @@ class RuleIndex:
         if tenant is not None and tenant in paused.tenants:
             found.append((f"{PAUSE}tenant:{tenant}", _NO_ROOM))
         limited: list[tuple[str, LimitRule]] = []
-        for name, rule in self._of_task(task):
+        for name, rule in self.task_limits(task):
             limited.append((name if rule.by is None else limit_key(name, tenant or ""), rule))
         for key in bound:
             known = self.rules.limits.get(key.partition("=")[0])
@@ -177,9 +177,10 @@ class RuleIndex:
     def may_limit(self, task: str, tenant: str | None) -> bool:
         """Return whether any rule may hold back a job without counters chosen by its arguments."""
         paused = self.rules.paused
-        return bool(self._of_task(task)) or task in paused.tasks or tenant in paused.tenants
+        return bool(self.task_limits(task)) or task in paused.tasks or tenant in paused.tenants
 
-    def _of_task(self, task: str) -> tuple[tuple[str, LimitRule], ...]:
+    def task_limits(self, task: str) -> tuple[tuple[str, LimitRule], ...]:
+        """Return the limits that follow from a job's task or tenant, with their names."""
         known = self._by_task.get(task)
         if known is None:
             known = tuple(

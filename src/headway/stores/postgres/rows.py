@@ -16,6 +16,7 @@ from headway.stores.base import WAITING_COUNTED
 from headway.stores.sql.rows import RowCodec, RunFields
 from headway.stores.unreadable import DAMAGE, why_unreadable
 
+RUNNING_KEY = "="  # Begins the keys that count running jobs for the ladder and the pool, and no limit's key.
 _ESCAPED = "\x01"
 
 _more = msgspec.json.Decoder(tuple[int, int, int, int, str | None, int])
@@ -72,6 +73,17 @@ class PostgresRows(RowCodec):
         rule, unreadable = self.try_retry(retry)
         task = self.read_text(task) or ""
         return RunFields(task, payload, self.read_text(tenant), self.read_text(trace_id), rule, unreadable)
+
+    def read_limit_keys(self, value: Any) -> tuple[str, ...]:
+        return tuple(key for key in value or () if not key.startswith(RUNNING_KEY))
+
+    def why_no_strings(self, value: str) -> str | None:
+        """Return why a text is not a list of texts."""
+        try:
+            self.read_strings(value)
+        except DAMAGE as problem:
+            return why_unreadable(problem)
+        return None
 
     def try_retry(self, value: str | None) -> tuple[RetryRule | None, str | None]:
         """Read a rule for retries, or say why it cannot be read."""

@@ -9,6 +9,7 @@ from headway.core.job import ClassKey
 from headway.core.policy.enforced import RuleIndex
 from headway.stores.base import RULES
 from headway.stores.postgres.connections import Connection
+from headway.stores.postgres.rule_columns import RuleColumns
 from headway.stores.postgres.scan_hints import ScanHints
 from headway.stores.postgres.statements import queries
 from headway.stores.rule_codec import RuleReader
@@ -31,9 +32,11 @@ class PostgresCache:
         self.rules_version = -1
         self.rule_index = RuleIndex()
         self.rule_reader = RuleReader()
+        self.rule_columns = RuleColumns(self.rule_index)
 
     def adopt(self, version: int, rule_index: RuleIndex) -> None:
         self.rules_version, self.rule_index = version, rule_index
+        self.rule_columns = RuleColumns(rule_index)
 
 
 class PostgresRunner:

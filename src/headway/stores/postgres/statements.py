@@ -13,7 +13,7 @@ PACKAGE = "headway.stores.postgres"
 MIGRATIONS = load_migrations(PACKAGE)
 
 # Functions carry this number in their names: releases that share a schema each call their own.
-FUNCTIONS_VERSION = 5
+FUNCTIONS_VERSION = 6
 # In the order in which they are made: each calls only those before it.
 FUNCTIONS = (
     "raw_ms",
@@ -31,6 +31,13 @@ FUNCTIONS = (
     "submit_one",
     "submit_within",
     "submit_many",
+    "count_usage",
+    "rung_room",
+    "longest_rung",
+    "is_list",
+    "blocked_for",
+    "finish",
+    "claim",
     "exchange",
 )
 

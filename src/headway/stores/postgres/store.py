@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,15 +20,15 @@ from headway.stores.base import (
     Subscription,
     submit_within,
 )
-from headway.stores.postgres import fast_path, migrate
+from headway.stores.postgres import exchange, migrate
 from headway.stores.postgres.connections import TLS_HINT, Connection, Connections, KnownAlready, connect, naming
 from headway.stores.postgres.external_transaction import ExternalSubmit, PlainExternalSubmit
 from headway.stores.postgres.notifier import WATCHED_MS, PostgresNotifier
 from headway.stores.postgres.runner import PostgresCache, PostgresRunner, Row, read_rules
 from headway.stores.postgres.statements import channel, queries
 from headway.stores.postgres.submit import PlainSubmit, SubmitBatch, as_plain
-from headway.stores.postgres.transaction import PostgresTransaction, binding
-from headway.stores.sql import claim
+from headway.stores.postgres.transaction import PostgresTransaction
+from headway.stores.sql.exchange import apply_reports, make_due_eligible
 from headway.stores.sql.prune import PruneRound
 from headway.stores.sql.store import SqlStore, Verb
 from headway.stores.sql.transaction import Transaction
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from headway.stores.postgres.borrowed_connection import BorrowedConnection
 
 T = TypeVar("T")
+
+PostgresVerb = Callable[[PostgresTransaction], Coroutine[Any, Any, T]]
 
 PARTITIONS_EVERY = 600.0  # Seconds between looks for tables of days to make or drop.
 THOROUGH_EVERY = 60.0  # Seconds between looks for overdue leases that trust no count; each may walk many dead rows.
@@ -79,7 +81,7 @@ class PostgresStore(SqlStore):
         self._channel = channel(address.schema, namespace)
         self._notifier = PostgresNotifier(address.listen if borrowed is None else None, self._channel, self._watch)
         self._memory = PostgresCache()
-        self._looks = fast_path.FullScanSchedule()
+        self._looks = exchange.FullScanSchedule()
         self._partitioned_at = 0.0
         self._swept = -THOROUGH_EVERY
 
@@ -195,23 +197,45 @@ class PostgresStore(SqlStore):
     async def exchange(self, request: Exchange) -> ExchangeReply:
         await self._ready()
         memory = self._memory
-        for _ in range(3):  # Rules may change meanwhile.
+        alone = due_done = False
+        while True:  # Rules may change meanwhile, and tasks appear.
             if memory.rules_version < 0:
                 await self._follow_rules()
-            if binding(memory.rule_index) or not fast_path.is_eligible(request):
-                break
             if request.plan is not None and any(take.key not in memory.class_ids for take in request.plan.takes):
                 await self._read(lambda tx: tx.classes())
-            answer = await self._connections.run(
-                lambda raw: fast_path.exchange(
-                    PostgresRunner(raw, self._schema), memory, self._looks, request, self._now()
-                )
-            )
-            if answer is not None:
-                return answer
-            if memory.rules_version >= 0:
-                break
-        return await self._write(lambda tx: claim.exchange(tx, request), asker=request.worker_id)
+            try:
+                if not exchange.is_eligible(request):
+                    return await self._write(lambda tx: self._exchange_within(tx, request), asker=request.worker_id)
+                done = await self._connections.run(
+                    lambda raw, alone=alone, due_done=due_done: exchange.exchange(  # type: ignore[misc]
+                        PostgresRunner(raw, self._schema), memory, self._looks, request, self._now(),
+                        alone=alone or memory.rule_columns.binding, due_done=due_done,
+                    )
+                )  # fmt: skip
+            except exchange.UnknownTasks as problem:
+                memory.rule_columns.learn(problem.tasks)
+                continue
+            if done.reply is not None:
+                return done.reply
+            if done.status == "stale":
+                memory.rules_version = -1
+            elif done.status == "alone":
+                alone = True
+            else:
+                await self._write(make_due_eligible)
+                due_done = True
+
+    async def _exchange_within(self, tx: PostgresTransaction, request: Exchange) -> ExchangeReply:
+        """Apply reports that the function does not handle, one by one, and do the rest of the exchange by it."""
+        refused = await apply_reports(tx, request)
+        await make_due_eligible(tx)
+        rest = request._replace(finished=(), progress=())
+        done = await exchange.exchange(
+            tx.runner, self._memory, self._looks, rest, tx.now_at, alone=tx.alone, due_done=True
+        )
+        if done.reply is None:
+            raise _NeedsExclusive
+        return done.reply._replace(refused=refused)
 
     async def _expired_leases(self, tx: Transaction, limit: int, payloads: bool) -> Sequence[Row]:
         thorough = self._sweeps_thoroughly()
@@ -269,7 +293,7 @@ class PostgresStore(SqlStore):
 
     async def _write(
         self,
-        verb: Verb[T],
+        verb: PostgresVerb[T],
         *,
         alone: bool = False,
         asker: str | None = None,
@@ -277,7 +301,7 @@ class PostgresStore(SqlStore):
         """Run a function in a transaction, with others in the namespace or, where its rules ask for that, alone."""
         await self._ready()
         while True:
-            chosen = alone or binding(self._memory.rule_index)
+            chosen = alone or self._memory.rule_columns.binding
             try:
                 return await self._connections.run(
                     lambda raw, chosen=chosen: self._transact(raw, verb, chosen, asker),  # type: ignore[misc]
@@ -289,7 +313,7 @@ class PostgresStore(SqlStore):
     async def _transact(
         self,
         raw: Connection,
-        verb: Verb[T],
+        verb: PostgresVerb[T],
         alone: bool,
         asker: str | None,
     ) -> T:
@@ -297,7 +321,7 @@ class PostgresStore(SqlStore):
         entered = await db.row("begin", memory.namespace_id, self._now(), alone)
         if entered["rules"] != memory.rules_version:
             await read_rules(db, memory)
-        if not alone and (entered["parked"] or binding(memory.rule_index)):
+        if not alone and (entered["parked"] or memory.rule_columns.binding):
             raise _NeedsExclusive
         tx = PostgresTransaction(
             db, now_at=entered["now_at"], memory=memory, has_blocked=entered["parked"], alone=alone

@@ -6,14 +6,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headway.core.job import ClassKey, JobId
-from headway.core.lease import ReportStatus
+from headway.core.job import ClassKey
 from headway.core.policy.document import DAY
 from headway.core.policy.enforced import RuleIndex
 from headway.core.snapshot import Snapshot
-from headway.stores.base import WAITING_COUNTED, Exchange
-from headway.stores.postgres import fast_path
-from headway.stores.postgres.fast_path import with_sessions
+from headway.stores.base import WAITING_COUNTED
+from headway.stores.postgres.exchange import with_sessions
 from headway.stores.postgres.rows import read_snapshot, rows
 from headway.stores.postgres.runner import PostgresCache, PostgresRunner, read_rules
 from headway.stores.sql.limits import read_running
@@ -56,12 +54,6 @@ class PostgresTransaction(Transaction):
             known = int(await self.db.first("class_add", self.namespace_id, *values))
         return known
 
-    async def find_class(self, key: ClassKey) -> int | None:
-        return self.memory.class_ids.get(key)
-
-    async def count_classes(self) -> int:
-        return len(await self.classes())
-
     async def classes(self) -> dict[int, ClassKey]:
         found = await super().classes()
         self.memory.class_ids.update({key: class_id for class_id, key in found.items()})
@@ -92,18 +84,8 @@ class PostgresTransaction(Transaction):
     def has_blocked(self) -> bool:
         return self._has_blocked
 
-    @property
-    def has_open_blocked(self) -> bool:
-        return self._has_blocked
-
     def blocked_queues_changed(self) -> None:
         self._has_blocked = True
-
-    async def move_to_blocked_queue(
-        self, class_id: int, blocked_by: str, order_key: int, seq: int, key: str, open_at: int | None
-    ) -> None:  # fmt: skip
-        await self.db.run("blocked_move", key, self.now_at, class_id, blocked_by, order_key, seq)
-        await self.db.run("blocked_add", self.namespace_id, key, class_id, open_at, order_key, seq)
 
     async def update_blocked_queue(self, class_id: int, blocked_by: str) -> None:
         await self.db.run("blocked_update", self.namespace_id, blocked_by, class_id)
@@ -114,28 +96,14 @@ class PostgresTransaction(Transaction):
         await self.db.run("workers_lock", seqs, asker)
         return await super().lock_leases(seqs, asker)
 
-    async def finish_quickly(self, request: Exchange) -> list[tuple[JobId, ReportStatus]] | None:
-        rules = self.rule_index.rules
-        if self._has_blocked or rules.rungs or rules.pool_reserve is not None or not fast_path.is_eligible(request):
-            return None
-        return await fast_path.finish(self.runner, self.memory, request, self.now_at)
-
-    async def write_leases(
-        self, class_id: int, blocked_by: str, worker_id: str, token: bytes, taken: Sequence[tuple[Any, ...]]
-    ) -> None:
-        columns: list[Sequence[Any] | None] = [[row[-1] for row, *_ in taken], [row[1] for row, *_ in taken]]
-        for place in range(1, 5):
-            column = [one[place] for one in taken]
-            columns.append(column if any(value is not None for value in column) else None)
-        await self.db.run("claim_leases", worker_id, token, self.now_at, *columns)
-
-    async def note_claim(self, claim_id: bytes, kept: int, worker_id: str) -> None:
-        await self.db.run("worker_claimed", claim_id, kept, worker_id)
-
-    async def lock_waiters(self) -> bool:
-        # Submits from now on see that this worker waits; it must look once more for those from before.
-        await self.db.run("lock_waiters", self.namespace_id)
-        return True
+    async def set_limit_keys(self, leases: Sequence[tuple[int, Sequence[str]]]) -> None:
+        columns = self.memory.rule_columns
+        if leases:
+            texts = [self.rows.strings_text(keys) or "[]" for _, keys in leases]
+            seqs = [seq for seq, _ in leases]
+            await self.db.run("lease_set_limits", seqs, texts, columns.rungs, columns.uncounted_lanes)
+        await self.db.run("limit_usage_clear", self.namespace_id)
+        await self.db.run("limit_usage_fill", self.namespace_id)
 
     async def executing(self, count: int) -> Sequence[Any]:
         """Read the leases from the first that was seen the last time, if that brings all of them.
@@ -196,8 +164,3 @@ class PostgresTransaction(Transaction):
             await self.db.run("notify", self.namespace_id, "k", worker_id)
         if self.changed:
             await self.db.run("notify_jobs", self.namespace_id, self.changed)
-
-
-def binding(rule_index: RuleIndex) -> bool:
-    """Return whether rules hold jobs back by what others do, so that claims must follow one another."""
-    return not rule_index.has_no_limits or bool(rule_index.rules.rungs) or rule_index.rules.pool_reserve is not None

@@ -20,7 +20,7 @@ async def diagnose(tx: Transaction) -> QueueDiagnostics:
     workers = [tx.rows.worker(row, tx.now_at) for row in await tx.db.rows("workers", tx.namespace_id)]
     running = await tx.executing(sum(worker.running for worker in workers))
     executing = [
-        RunningJob(tx.rows.read_text(task) or "", lane, worker_id, started_at, tx.rows.read_held(held))
+        RunningJob(tx.rows.read_text(task) or "", lane, worker_id, started_at, tx.rows.read_limit_keys(held))
         for task, lane, worker_id, started_at, held, *_ in running
     ]
     by_name = sorted(workers, key=lambda worker: worker.worker_id)

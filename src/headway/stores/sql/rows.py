@@ -91,6 +91,10 @@ class RowCodec(ABC):
     def read_strings(self, value: str | None) -> tuple[str, ...]:
         return () if value is None else _strings.decode(value)
 
+    def read_limit_keys(self, value: Any) -> tuple[str, ...]:
+        """Read the limits that count a lease."""
+        return self.read_held(value)
+
     def read_held(self, value: str | None) -> tuple[str, ...]:
         """Read the limits that count a lease. An unreadable text means no limits."""
         return () if value is None else read_or((), lambda: _strings.decode(value))

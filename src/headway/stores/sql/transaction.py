@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headway.core.job import ClassKey, JobId
-from headway.core.lease import ReportStatus
 from headway.core.policy.enforced import RuleIndex
 from headway.core.snapshot import Snapshot
-from headway.stores.base import Exchange
 from headway.stores.sql.rows import Row, RowCodec
 
 if TYPE_CHECKING:
@@ -72,13 +70,6 @@ class Transaction(ABC):
     async def class_id(self, key: ClassKey) -> int:
         """Return the id of a class. Add a new class."""
 
-    @abstractmethod
-    async def find_class(self, key: ClassKey) -> int | None:
-        """Return the id of a class to claim from, or None if there is no such class."""
-
-    @abstractmethod
-    async def count_classes(self) -> int: ...
-
     async def classes(self) -> dict[int, ClassKey]:
         """Return all classes by id, including those that other processes added."""
         found = await self.db.run("classes", self.namespace_id)
@@ -113,20 +104,9 @@ class Transaction(ABC):
     def has_blocked(self) -> bool:
         """Whether any job is in a blocked queue."""
 
-    @property
-    @abstractmethod
-    def has_open_blocked(self) -> bool:
-        """Whether a blocked queue may be open, as far as the store knows without reading."""
-
     @abstractmethod
     def blocked_queues_changed(self) -> None:
         """Record that jobs have entered or left a blocked queue, or that one has opened."""
-
-    @abstractmethod
-    async def move_to_blocked_queue(
-        self, class_id: int, blocked_by: str, order_key: int, seq: int, key: str, open_at: int | None
-    ) -> None:  # fmt: skip
-        """Move a waiting job from its class, or another blocked queue, to that of a key without room."""
 
     @abstractmethod
     async def update_blocked_queue(self, class_id: int, blocked_by: str) -> None:
@@ -138,26 +118,9 @@ class Transaction(ABC):
         """Return the leases with these numbers: number, token, cancel_at, unique key and held limits."""
         return {row[0]: row for row in await self.db.run("leases_by_seq", self.rows.array(seqs))}
 
-    async def finish_quickly(self, request: Exchange) -> list[tuple[JobId, ReportStatus]] | None:
-        """Finish the jobs of an exchange in one statement. Return None if the database cannot do that."""
-        return None
-
-    @abstractmethod
-    async def write_leases(
-        self, class_id: int, blocked_by: str, worker_id: str, token: bytes, taken: Sequence[tuple[Any, ...]]
-    ) -> None:
-        """Lease jobs and remove them from their queue.
-
-        ``taken`` has for each job its row, the limits it holds, its assigned rung, what blocked it and for how long.
-        """
-
-    @abstractmethod
-    async def note_claim(self, claim_id: bytes, kept: int, worker_id: str) -> None:
-        """Record a worker's last claim that returned leases, and the number of its durable leases."""
-
-    @abstractmethod
-    async def lock_waiters(self) -> bool:
-        """Lock the waiting workers, so that no submit misses a new one. Return whether the worker must claim again."""
+    async def set_limit_keys(self, leases: Sequence[tuple[int, Sequence[str]]]) -> None:
+        """Record the limits that count each lease, by number. ``leases`` are all leases."""
+        await self.db.run_many("lease_set_limits", [(seq, self.rows.strings_text(keys)) for seq, keys in leases])
 
     @abstractmethod
     async def executing(self, count: int) -> Sequence[Any]:

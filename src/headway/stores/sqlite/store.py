@@ -23,12 +23,11 @@ from headway.stores.base import (
     submit_within,
 )
 from headway.stores.clock import SteadyClock
-from headway.stores.sql import claim
 from headway.stores.sql.prune import PruneRound
 from headway.stores.sql.rows import Row
 from headway.stores.sql.store import SqlStore, Verb
 from headway.stores.sql.transaction import Transaction
-from headway.stores.sqlite import backup, submit
+from headway.stores.sqlite import backup, claim, submit
 from headway.stores.sqlite.connection import Driver, SqliteConnection
 from headway.stores.sqlite.database import Database
 from headway.stores.sqlite.notifier import PipeNotifier
@@ -38,6 +37,8 @@ from headway.stores.sqlite.transaction import Hooks, SqliteCache, SqliteTransact
 from headway.stores.texts import check_jobs
 
 T = TypeVar("T")
+
+SqliteVerb = Callable[[SqliteTransaction], Coroutine[Any, Any, T]]
 
 
 class SqliteExecutor(Protocol):
@@ -148,11 +149,11 @@ class SqliteStore(SqlStore):
         check_jobs(jobs)
         return self._writing(lambda tx: submit.submit(tx, jobs))
 
-    def _write(self, verb: Verb[T], *, alone: bool = False, asker: str | None = None) -> Awaitable[T]:
+    def _write(self, verb: SqliteVerb[T], *, alone: bool = False, asker: str | None = None) -> Awaitable[T]:
         return self._executor.write(self._writing(verb, asker=asker))  # One process writes at a time: it is alone.
 
     def _writing(
-        self, verb: Callable[[SqliteTransaction], Coroutine[Any, Any, T]], *, asker: str | None = None
+        self, verb: SqliteVerb[T], *, asker: str | None = None
     ) -> Callable[[SqliteConnection, Hooks], T]:  # fmt: skip
         async def settled(tx: SqliteTransaction) -> T:
             value = await verb(tx)

@@ -13,11 +13,11 @@ from headway.core.snapshot import ClassView, Snapshot
 from headway.core.worker import serves
 from headway.stores.base import LEASE_CHANNEL, RULES, WAITING_COUNTED
 from headway.stores.rule_codec import RuleReader
-from headway.stores.sql.limits import LimitCheck
 from headway.stores.sql.ordering import Requeue
 from headway.stores.sql.rows import Row
 from headway.stores.sql.transaction import MINUTE, Transaction
 from headway.stores.sqlite.connection import SqliteConnection
+from headway.stores.sqlite.limits import LimitCheck
 from headway.stores.sqlite.notifier import PipeNotifier
 from headway.stores.sqlite.rows import rows
 

@@ -66,17 +66,20 @@ SELECT j.seq, coalesce(o.token, r.token, d.token) AS token, coalesce(o.state, 'q
  WHERE j.seq = ANY (:seqs::bigint[]) AND NOT EXISTS (SELECT FROM {schema}.lease l WHERE l.seq = j.seq);
 
 -- name: lease_delete
--- End leases, and lower the counts of their workers.
+-- End leases, and lower the counts of their workers and limits.
 -- params  seqs
-WITH gone AS (DELETE FROM {schema}.lease WHERE seq = ANY (:seqs::bigint[]) RETURNING worker_id)
-UPDATE {schema}.worker w SET running = w.running - x.count
-  FROM (SELECT worker_id, count(*) AS count FROM gone GROUP BY worker_id) x
- WHERE w.worker_id = x.worker_id;
+WITH gone AS (DELETE FROM {schema}.lease WHERE seq = ANY (:seqs::bigint[]) RETURNING worker_id, limit_keys, class_id),
+freed AS (UPDATE {schema}.worker w SET running = w.running - x.count
+            FROM (SELECT worker_id, count(*) AS count FROM gone GROUP BY worker_id) x
+           WHERE w.worker_id = x.worker_id)
+SELECT {schema}.count_usage_{version}(c.namespace_id, array_agg(k.key), array_agg(-1))
+  FROM gone JOIN {schema}.class c ON c.class_id = gone.class_id CROSS JOIN LATERAL unnest(gone.limit_keys) k (key)
+ GROUP BY c.namespace_id;
 
 -- name: leases_by_seq
 -- The leases that a batch of reports speaks of, locked until the end, with what may change how they end.
 -- params  seqs
-SELECT seq, token, cancel_at, unique_key, held FROM {schema}.lease WHERE seq = ANY (:seqs::bigint[]) ORDER BY seq
+SELECT seq, token, cancel_at, unique_key, limit_keys FROM {schema}.lease WHERE seq = ANY (:seqs::bigint[]) ORDER BY seq
    FOR UPDATE;
 
 -- name: workers_lock

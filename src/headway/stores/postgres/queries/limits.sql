@@ -10,20 +10,44 @@ SELECT c.class_id FROM {schema}.class c
  ORDER BY c.lane, c.needs, c.rung;
 
 -- name: lease_set_limits
--- Note anew which limits leases count against.
--- params  seqs, held
-UPDATE {schema}.lease l SET held = x.held FROM unnest(:seqs::bigint[], :held::text[]) x (seq, held) WHERE l.seq = x.seq;
+-- Note anew which limits leases count against. Sessions count at the shortest rung.
+-- params  seqs, limit_keys, rungs, uncounted_lanes
+UPDATE {schema}.lease l SET limit_keys = nullif(
+         ARRAY(SELECT json_array_elements_text(x.limit_keys::json))
+         || CASE WHEN c.rung = 'interactive' AND cardinality(:rungs::text[]) > 0 THEN ARRAY['=rung:' || (:rungs)[1]]
+                 WHEN l.assigned = ANY (:rungs) THEN ARRAY['=rung:' || l.assigned] ELSE '{}' END
+         || CASE WHEN c.lane <> ALL (:uncounted_lanes::text[]) THEN ARRAY['=pool'] ELSE '{}' END, '{}')
+  FROM unnest(:seqs::bigint[], :limit_keys::text[]) x (seq, limit_keys), {schema}.class c
+ WHERE l.seq = x.seq AND c.class_id = l.class_id;
+
+-- name: lease_set_rung
+-- Give a running job another rung.
+-- params  assigned, seq
+WITH old AS (SELECT c.namespace_id, l.assigned, l.limit_keys FROM {schema}.lease l
+               JOIN {schema}.class c ON c.class_id = l.class_id WHERE l.seq = :seq),
+changed AS (UPDATE {schema}.lease l SET assigned = :assigned::text,
+                   limit_keys = array_replace(l.limit_keys, '=rung:' || l.assigned, '=rung:' || :assigned)
+             WHERE l.seq = :seq)
+SELECT {schema}.count_usage_{version}(old.namespace_id, ARRAY['=rung:' || old.assigned, '=rung:' || :assigned],
+                                      ARRAY[-1, 1])
+  FROM old WHERE '=rung:' || old.assigned = ANY (old.limit_keys);
+
+-- name: limit_usage_clear
+-- Forget how many leases count against limits.
+-- params  namespace_id
+DELETE FROM {schema}.limit_usage WHERE namespace_id = :namespace_id;
+
+-- name: limit_usage_fill
+-- Count how many leases count against each limit.
+-- params  namespace_id
+INSERT INTO {schema}.limit_usage (namespace_id, limit_key, count)
+SELECT c.namespace_id, k.key, count(*) FROM {schema}.lease l JOIN {schema}.class c ON c.class_id = l.class_id
+ CROSS JOIN LATERAL unnest(l.limit_keys) k (key) WHERE c.namespace_id = :namespace_id GROUP BY c.namespace_id, k.key;
 
 -- name: blocked_open_due
 -- Open the blocked queues whose rate lets another job start.
 -- params  namespace_id, now_at
 UPDATE {schema}.park SET open = true, open_at = NULL WHERE namespace_id = :namespace_id AND open_at <= :now_at;
-
--- name: blocked_first
--- The open blocked queue of a class whose first job is next.
--- params  class_id
-SELECT park, head_key, head_seq FROM {schema}.park WHERE class_id = :class_id AND open
- ORDER BY head_key, head_seq LIMIT 1;
 
 -- name: blocked_update
 -- Record which job of a blocked queue is first now, or delete the queue if it is empty.
@@ -35,40 +59,16 @@ moved AS (UPDATE {schema}.park p SET head_key = head.order_key, head_seq = head.
 DELETE FROM {schema}.park p WHERE p.namespace_id = :namespace_id AND p.park = :blocked_by AND p.class_id = :class_id
    AND NOT EXISTS (SELECT FROM head);
 
--- name: blocked_move
--- Move a waiting job to a blocked queue.
--- params  to, now_at, class_id, blocked_by, order_key, seq
-WITH placed AS (UPDATE {schema}.job SET park = :to WHERE seq = :seq)
-UPDATE {schema}.ready SET park = :to, parked_at = coalesce(parked_at, :now_at)
- WHERE class_id = :class_id AND park = :blocked_by AND order_key = :order_key AND seq = :seq;
-
 -- name: blocked_open_all
 -- The rules are new: let all that was put aside try again.
 -- params  namespace_id
 UPDATE {schema}.park SET open = true, open_at = NULL WHERE namespace_id = :namespace_id;
-
--- name: blocked_add
--- Record that one more job waits for a key without room, and close its blocked queue.
--- params  namespace_id, blocked_by, class_id, open_at, head_key, head_seq
-INSERT INTO {schema}.park AS p (namespace_id, park, class_id, open, open_at, head_key, head_seq)
-VALUES (:namespace_id, :blocked_by, :class_id, false, :open_at, :head_key, :head_seq)
-    ON CONFLICT (namespace_id, park, class_id) DO UPDATE SET open = false, open_at = excluded.open_at,
-       head_key = CASE WHEN (excluded.head_key, excluded.head_seq) < (p.head_key, p.head_seq) THEN excluded.head_key
-           ELSE p.head_key END,
-       head_seq = CASE WHEN (excluded.head_key, excluded.head_seq) < (p.head_key, p.head_seq) THEN excluded.head_seq
-           ELSE p.head_seq END;
 
 -- name: blocked_release
 -- Open the blocked queues of a key that a lease has released.
 -- params  namespace_id, blocked_by
 UPDATE {schema}.park SET open = true WHERE namespace_id = :namespace_id AND park = :blocked_by AND NOT open
    AND open_at IS NULL RETURNING class_id;
-
--- name: blocked_close
--- Close a blocked queue until a moment, or until a lease releases its key.
--- params  open_at, namespace_id, blocked_by, class_id
-UPDATE {schema}.park SET open = false, open_at = :open_at
- WHERE namespace_id = :namespace_id AND park = :blocked_by AND class_id = :class_id;
 
 -- name: rate
 -- How far ahead the starts of these rates were given away.

@@ -1,10 +1,5 @@
 -- ordering: place jobs in the order in which they run.
 
--- name: class_clock
--- Move the clock of a class that tenants share to the highest key taken.
--- params  order_key, class_id
-UPDATE {schema}.class SET clock = :order_key WHERE class_id = :class_id AND clock < :order_key;
-
 -- name: class_rewind
 -- A job was put before those that were taken already: claims look from the beginning.
 -- params  class_id

@@ -1,10 +1,5 @@
 -- heartbeat: register workers, renew their leases and read both.
 
--- name: lease_set_rung
--- Give a running job another rung.
--- params  assigned, seq
-UPDATE {schema}.lease SET assigned = :assigned WHERE seq = :seq;
-
 -- name: renew
 -- Move a worker's deadline.
 -- params  now_at, lease_ends_at, slots, reserved, offers, worker_id

@@ -1,11 +1,5 @@
 -- limits: count what runs against limits, and move the jobs that a full limit holds back to blocked queues.
 
--- name: limit_usage
--- How many leases count against which limits.
--- params  namespace_id
-SELECT l.held, count(*) AS count FROM {schema}.lease l JOIN {schema}.class c ON c.class_id = l.class_id
- WHERE c.namespace_id = :namespace_id AND l.held IS NOT NULL GROUP BY l.held;
-
 -- name: live_slots
 -- The slots of the workers that take jobs.
 -- params  namespace_id, now_at
@@ -21,9 +15,3 @@ DELETE FROM {schema}.rate WHERE namespace_id = :namespace_id AND rate_key = :rat
 -- How far ahead the starts of all rates were given away.
 -- params  namespace_id
 SELECT rate_key, reached_us FROM {schema}.rate WHERE namespace_id = :namespace_id;
-
--- name: running_lanes
--- How many jobs run in each lane.
--- params  namespace_id
-SELECT c.lane, count(*) AS count FROM {schema}.lease l JOIN {schema}.class c ON c.class_id = l.class_id
- WHERE c.namespace_id = :namespace_id GROUP BY c.lane;

@@ -71,3 +71,8 @@ SELECT state FROM worker WHERE worker_id = :worker_id AND namespace_id = :namesp
 -- params  namespace_id
 SELECT w.*, (SELECT count(*) FROM lease l WHERE l.worker_id = w.worker_id) AS running
   FROM worker w WHERE w.namespace_id = :namespace_id ORDER BY w.started_at, w.worker_id;
+
+-- name: lease_set_rung
+-- Give a running job another rung.
+-- params  assigned, seq
+UPDATE {schema}.lease SET assigned = :assigned WHERE seq = :seq;

@@ -103,3 +103,15 @@ SELECT l.seq, j.task, j.tenant, j.limits FROM lease l CROSS JOIN job j ON j.seq 
 SELECT j.job_id, c.rung, l.assigned, l.started_at FROM lease l CROSS JOIN class c ON c.class_id = l.class_id
   CROSS JOIN job j ON j.seq = l.seq
  WHERE c.namespace_id = :namespace_id ORDER BY l.seq;
+
+-- name: limit_usage
+-- How many leases count against which limits.
+-- params  namespace_id
+SELECT l.held, count(*) AS count FROM {schema}.lease l JOIN {schema}.class c ON c.class_id = l.class_id
+ WHERE c.namespace_id = :namespace_id AND l.held IS NOT NULL GROUP BY l.held;
+
+-- name: running_lanes
+-- How many jobs run in each lane.
+-- params  namespace_id
+SELECT c.lane, count(*) AS count FROM {schema}.lease l JOIN {schema}.class c ON c.class_id = l.class_id
+ WHERE c.namespace_id = :namespace_id GROUP BY c.lane;

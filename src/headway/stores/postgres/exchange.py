@@ -1,16 +1,22 @@
-"""The exchange in one call of a function: for a namespace in which nothing holds jobs back but their order."""
+"""The exchange in one call of a function."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from operator import attrgetter
+from typing import NamedTuple
 
+import msgspec
+
+from headway.core.errors import HeadwayError
 from headway.core.job import JobId, State
 from headway.core.lease import Lease, Report, ReportStatus
 from headway.core.policy.document import INTERACTIVE
+from headway.core.policy.ladder import budget_of
 from headway.core.snapshot import Plan, Snapshot, Take
 from headway.stores.base import SKIPPED_MAX, WAITING_COUNTED, Exchange, ExchangeReply
+from headway.stores.postgres.connections import UNKNOWN_TASKS, ServerError
 from headway.stores.postgres.rows import read_more, read_snapshot, rows
 from headway.stores.postgres.runner import PostgresCache, PostgresRunner, Row
 from headway.stores.sql.limits import read_running
@@ -44,6 +50,21 @@ class FullScanSchedule:
             self._last, self._cost = time.monotonic(), looked_us / 1_000_000
 
 
+class UnknownTasks(HeadwayError):
+    """Jobs wait of tasks for which the function was not given the limits."""
+
+    def __init__(self, tasks: list[str]) -> None:
+        super().__init__(f"{len(tasks)} unknown tasks")
+        self.tasks = tasks
+
+
+class ExchangeOutcome(NamedTuple):
+    """The status that the function returned, and the reply if the status is ``ok``."""
+
+    status: str
+    reply: ExchangeReply | None = None
+
+
 def is_eligible(request: Exchange) -> bool:
     """Return whether all reports of an exchange are plain endings, each of another job."""
     reports = request.finished
@@ -53,39 +74,39 @@ def is_eligible(request: Exchange) -> bool:
 
 
 async def exchange(
-    db: PostgresRunner, memory: PostgresCache, looks: FullScanSchedule, request: Exchange, now_at: int | None
-) -> ExchangeReply | None:  # fmt: skip
-    """Do an exchange in one step. None: it has to be done statement by statement, or with other rules."""
+    db: PostgresRunner,
+    memory: PostgresCache,
+    looks: FullScanSchedule,
+    request: Exchange,
+    now_at: int | None,
+    *,
+    alone: bool,
+    due_done: bool = False,
+) -> ExchangeOutcome:
+    """Do an exchange in one step. ``due_done``: the caller has made the jobs eligible that have fallen due."""
     reports = sorted(request.finished, key=_number)
-    row, takes, classes = await _call(db, memory, request, reports, now_at, looks.next())
+    row, takes, classes = await _call(db, memory, request, reports, now_at, looks.next(), alone, due_done)
     if row["status"] != "ok":
-        if row["status"] == "stale":
-            memory.rules_version = -1
-        return None
+        return ExchangeOutcome(row["status"])
     looks.note(row["looked_us"])
     for class_id, floor, rewound in zip(classes, row["reached"] or (), row["rewound"] or (), strict=False):
         memory.floors[class_id] = (floor, rewound)
     snapshot = None
     if row["picture"] is not None:
-        snapshot, numbers, _ = read_snapshot(row["picture"], row["now_at"], memory.rule_index, None)
+        floor = None
+        if memory.rule_index.ladder.rungs:
+            floor = await read_running(db, memory.namespace_id, memory.rule_index.ladder, row["now_at"])
+        snapshot, numbers, _ = read_snapshot(row["picture"], row["now_at"], memory.rule_index, floor)
         memory.class_ids.update(numbers)
         snapshot = await with_sessions(db, memory, snapshot)
     if row["again"]:
         found = await db.run("leases_of", request.worker_id, memory.namespace_id, ALL, True)
         leases = [rows.lease(lease, memory.rule_index.ladder) for lease in found if lease["token"] == request.claim_id]
     else:
-        leases = _leases(row, takes, request) if row["l_take"] is not None else []
+        leases = _leases(row, takes, request, memory) if row["l_take"] is not None else []
     refused = _refused(row, reports, request.finished)
-    return ExchangeReply(row["now_at"], leases, refused, snapshot, row["more"], read_worker_state(row["state"]))
-
-
-async def finish(
-    db: PostgresRunner, memory: PostgresCache, request: Exchange, now_at: int | None
-) -> list[tuple[JobId, ReportStatus]] | None:  # fmt: skip
-    """Carry out the reports of an exchange alone, in one step. None: it has to be done statement by statement."""
-    reports = sorted(request.finished, key=_number)
-    row, _, _ = await _call(db, memory, Exchange(request.worker_id), reports, now_at, NEVER)
-    return _refused(row, reports, request.finished) if row["status"] == "ok" else None
+    state = read_worker_state(row["state"])
+    return ExchangeOutcome("ok", ExchangeReply(row["now_at"], leases, refused, snapshot, row["more"], state))
 
 
 async def with_sessions(db: PostgresRunner, memory: PostgresCache, seen: Snapshot) -> Snapshot:
@@ -104,41 +125,52 @@ async def _call(
     reports: Sequence[Report],
     now_at: int | None,
     look: int,
+    alone: bool,
+    due_done: bool,
 ) -> tuple[Row, list[Take], list[int]]:
     """Call the function with the reports. Return its row, the takes passed to it, and their classes."""
     plan = request.plan
     takes = [] if plan is None else _able(plan, memory)
     classes = [memory.class_ids[take.key] for take in takes]
     floors = [memory.floors.get(class_id, (LOWEST, -1)) for class_id in classes]
-    row = await db.row(
-        "exchange",
-        memory.namespace_id,
-        now_at,
-        memory.rules_version,
-        request.worker_id,
-        memory.spots.get(request.worker_id),
-        request.claim_id,
-        *_reports(reports),
-        *_progress(request),
-        plan is not None,
-        0 if plan is None else plan.free,
-        0 if plan is None else plan.free_below,
-        plan is not None and plan.leave_free,
-        ALL if plan is None or plan.known is None else plan.known,
-        classes,
-        [take.most for take in takes],
-        [take.below_reserve for take in takes],
-        [take.until_at for take in takes],
-        [None if take.over is None else f"promoted.{take.key.lane}.{take.over}" for take in takes],
-        [floor for floor, _ in floors],
-        [rewound for _, rewound in floors],
-        look,
-        request.wait,
-        None if request.wait_lanes is None else list(request.wait_lanes),
-        request.want_snapshot,
-        WAITING_COUNTED,
-        SKIPPED_MAX,
-    )
+    try:
+        row = await db.row(
+            "exchange",
+            memory.namespace_id,
+            now_at,
+            memory.rules_version,
+            alone,
+            due_done,
+            request.worker_id,
+            memory.spots.get(request.worker_id),
+            request.claim_id,
+            *_reports(reports),
+            *_progress(request),
+            plan is not None,
+            0 if plan is None else plan.free,
+            0 if plan is None else plan.free_below,
+            plan is not None and plan.leave_free,
+            ALL if plan is None or plan.known is None else plan.known,
+            classes,
+            [take.most for take in takes],
+            [take.below_reserve for take in takes],
+            [take.until_at for take in takes],
+            [None if take.over is None else f"promoted.{take.key.lane}.{take.over}" for take in takes],
+            [floor for floor, _ in floors],
+            [rewound for _, rewound in floors],
+            *memory.rule_columns.of_takes(takes),
+            *memory.rule_columns.columns,
+            look,
+            request.wait,
+            None if request.wait_lanes is None else list(request.wait_lanes),
+            request.want_snapshot,
+            WAITING_COUNTED,
+            SKIPPED_MAX,
+        )
+    except ServerError as problem:
+        if problem.sqlstate != UNKNOWN_TASKS:
+            raise
+        raise UnknownTasks(msgspec.json.decode(problem.message, type=list[str])) from problem
     if row["spot"] is not None:
         memory.spots[request.worker_id] = row["spot"]
     return row, takes, classes
@@ -193,13 +225,15 @@ def _said(values: list[str | None]) -> list[object] | None:
     return list(values) if any(value is not None for value in values) else None
 
 
-def _leases(row: Row, takes: Sequence[Take], request: Exchange) -> list[Lease]:
+def _leases(row: Row, takes: Sequence[Take], request: Exchange, memory: PostgresCache) -> list[Lease]:
     worker_id, claim_id, now_at = request.worker_id or "", request.claim_id, row["now_at"]
     keys = [take.key for take in takes]
+    budgets = {name: budget_of(memory.rule_index.ladder, name) for name in set(row["l_rung"])}
     leases = []
-    for place, seq, job_id, task, payload, tenant, trace, most, asked, submitted_at, more in zip(
+    for place, seq, job_id, task, payload, tenant, trace, most, asked, submitted_at, more, assigned, damaged in zip(
         row["l_take"], row["l_seq"], row["l_id"], row["l_task"], row["l_payload"], row["l_tenant"], row["l_trace"],
-        row["l_retries"], row["l_asked"], row["l_submitted"], row["l_more"], strict=True,
+        row["l_retries"], row["l_asked"], row["l_submitted"], row["l_more"],
+        row["l_rung"], row["l_damaged"], strict=True,
     ):  # fmt: skip
         lane, needs, rung, persist = keys[place]
         if not rows.are_plain(task, payload, tenant, trace):
@@ -208,11 +242,13 @@ def _leases(row: Row, takes: Sequence[Take], request: Exchange) -> list[Lease]:
             (1, 1, 0, asked, None, submitted_at) if more is None else read_more(more)
         )
         rule, unreadable = (None, None) if retry is None else rows.try_retry(retry)
+        if damaged is not None:
+            unreadable = rows.why_no_strings(damaged)
         leases.append(
             Lease(
                 JobId(job_id), seq, claim_id if persist else b"", task, payload, lane, tenant, trace, epoch,
                 attempts, crashes, most, length, asked, rule, now_at, False, needs, worker_id,
-                rung if persist else None, None, None, submitted_at, eligible_at, unreadable,
+                rung if persist else None, assigned, budgets[assigned], submitted_at, eligible_at, unreadable,
             )
         )  # fmt: skip
     return leases

@@ -12,25 +12,20 @@ from headway.core.policy.ladder import budget_of, counts_on, fit_rung
 from headway.core.policy.wait_reasons import blocked_queue_reason
 from headway.core.snapshot import Plan, PlanWalk, Take
 from headway.core.worker import WorkerState
-from headway.stores.base import DUE_BATCH_MAX, SKIPPED_MAX, Exchange, ExchangeReply
-from headway.stores.sql.finish import cancel, finish
-from headway.stores.sql.limits import LimitCheck, block, unblock_head
-from headway.stores.sql.ordering import Ordering
-from headway.stores.sql.transaction import ALL, LOWEST, Transaction
+from headway.stores.base import SKIPPED_MAX, Exchange, ExchangeReply
+from headway.stores.sql.exchange import apply_reports, make_due_eligible
+from headway.stores.sql.finish import cancel
+from headway.stores.sql.limits import unblock_head
+from headway.stores.sql.transaction import ALL, LOWEST
+from headway.stores.sqlite.limits import LimitCheck, block
+from headway.stores.sqlite.transaction import SqliteTransaction
 from headway.stores.unreadable import DAMAGE, read_worker_state, why_unreadable
 
 
-async def exchange(tx: Transaction, request: Exchange) -> ExchangeReply:
+async def exchange(tx: SqliteTransaction, request: Exchange) -> ExchangeReply:
     """Finish jobs, record progress, make due jobs eligible, and claim jobs by the plan."""
-    refused = None
-    if request.finished:
-        refused = await tx.finish_quickly(request)
-        if refused is None:
-            refused = await finish(tx, request.finished, request.worker_id)
-    if request.progress:
-        notes = [(note.seq, note.token, note.fraction, tx.rows.text(note.note)) for note in request.progress]
-        await tx.db.run_many("progress", notes)
-    await _make_due_eligible(tx)
+    refused = await apply_reports(tx, request)
+    await make_due_eligible(tx)
     leases: list[Lease] = []
     more = False
     state = WorkerState.DEAD
@@ -45,20 +40,20 @@ async def exchange(tx: Transaction, request: Exchange) -> ExchangeReply:
                 tx.notify_worker(request.worker_id)  # It is alive, so the clock has jumped; let it renew.
             if plan is not None and able and not outdated:
                 leases, more = await _claim(tx, request, plan, worker)
-    tx.changed += [report.job_id for report in request.finished]
     tx.changed += [lease.job_id for lease in leases]
-    tx.changed += [note.job_id for note in request.progress]
     snapshot = await tx.snapshot() if request.want_snapshot or outdated else None
-    return ExchangeReply(tx.now_at, leases, refused or (), snapshot, more, state)
+    return ExchangeReply(tx.now_at, leases, refused, snapshot, more, state)
 
 
-async def _is_outdated(tx: Transaction, plan: Plan) -> bool:
+async def _is_outdated(tx: SqliteTransaction, plan: Plan) -> bool:
     """Return whether a class is newer than the plan."""
     count = await tx.count_classes()
     return plan.known is not None and plan.known < count
 
 
-async def _claim(tx: Transaction, request: Exchange, plan: Plan, worker: Sequence[Any]) -> tuple[list[Lease], bool]:
+async def _claim(
+    tx: SqliteTransaction, request: Exchange, plan: Plan, worker: Sequence[Any]
+) -> tuple[list[Lease], bool]:
     _, _, slots, last_claim, waiting, wait_lanes, running = worker
     worker_id = request.worker_id or ""
     if last_claim == request.claim_id:
@@ -79,7 +74,7 @@ async def _claim(tx: Transaction, request: Exchange, plan: Plan, worker: Sequenc
     return leases, more
 
 
-async def _take_all(tx: Transaction, request: Exchange, plan: Plan, slots: int) -> tuple[list[Lease], bool]:
+async def _take_all(tx: SqliteTransaction, request: Exchange, plan: Plan, slots: int) -> tuple[list[Lease], bool]:
     """Claim the takes of a plan. Return the leases, and whether more jobs may be left to claim."""
     worker_id = request.worker_id or ""
     limit_check = LimitCheck(tx)
@@ -108,7 +103,7 @@ async def _take_all(tx: Transaction, request: Exchange, plan: Plan, slots: int) 
 
 
 async def _take(
-    tx: Transaction, limit_check: LimitCheck, take: Take, class_id: int, want: int, worker_id: str, token: bytes
+    tx: SqliteTransaction, limit_check: LimitCheck, take: Take, class_id: int, want: int, worker_id: str, token: bytes
 ) -> tuple[list[Lease], bool]:  # fmt: skip
     """Lease up to ``want`` jobs of a class. Cancel expired jobs, and move jobs without room in a limit to its queue.
 
@@ -203,7 +198,7 @@ class _WaitingJobs:
     because processing it may change which queue has the next job.
     """
 
-    def __init__(self, tx: Transaction, class_id: int, count: int) -> None:
+    def __init__(self, tx: SqliteTransaction, class_id: int, count: int) -> None:
         self._db = tx.db
         self._class_id = class_id
         self._count = count
@@ -235,13 +230,15 @@ class _WaitingJobs:
         return "", [row]
 
 
-async def _expire(tx: Transaction, seq: int) -> None:
+async def _expire(tx: SqliteTransaction, seq: int) -> None:
     [found] = await tx.db.rows("get_by_seq", tx.rows.array([seq]))
     await cancel(tx, found, "expired")
     tx.changed.append(found["job_id"])
 
 
-async def _take_transient(tx: Transaction, key: ClassKey, class_id: int, want: int, worker_id: str) -> list[Lease]:
+async def _take_transient(
+    tx: SqliteTransaction, key: ClassKey, class_id: int, want: int, worker_id: str
+) -> list[Lease]:
     """Claim transient jobs, which deletes them from the store."""
     paused = tx.rows.array([tx.rows.text(task) for task in tx.rule_index.rules.paused.tasks])
     leases = []
@@ -256,16 +253,3 @@ async def _take_transient(tx: Transaction, key: ClassKey, class_id: int, want: i
             )
         )  # fmt: skip
     return leases
-
-
-async def _make_due_eligible(tx: Transaction) -> None:
-    """Make a bounded batch of due jobs eligible, and open the blocked queues that are due."""
-    if tx.has_blocked:
-        await tx.db.run("blocked_open_due", tx.namespace_id, tx.now_at)
-        tx.blocked_queues_changed()
-    due = await tx.take_due(DUE_BATCH_MAX)
-    if not due:
-        return
-    ordering = Ordering(tx)
-    for job, number in zip(due, await tx.next_numbers(len(due)), strict=True):
-        await ordering.put(job, tx.now_at, number)

@@ -1,0 +1,430 @@
+-- claim: lease waiting jobs of one class to a worker, in order and within all limits.
+-- gives   how many, and the leases in order; the highest order key taken from the line of the class, and of all; the
+--         ids of jobs that had expired; more if it stopped because it had skipped too many jobs
+-- holds   jobs of the line and of open blocked queues come in one order. A job that a limit of its own holds back goes
+--         to the blocked queue of that limit. Where rules bind, the caller holds the namespace alone
+-- takes   rules by number from 1, and as texts the numbers of those that apply to each task that the caller knows;
+--         usage_keys and usage_deltas, which this exchange has changed and limit_usage does not show yet.
+--         rung: 0 for none, -1 for an elastic job, -2 for a session
+-- plan    reads the line by its primary key from the key on that the caller gives: rows that are gone lie before it.
+--         It looks at one job after the other only if something may hold one of them back
+CREATE OR REPLACE FUNCTION {schema}.claim_{version}(
+  ns int, now_at bigint, asker text, claim_id bytea, class int, fair boolean, want int, until_at bigint,
+  from_key bigint, has_blocked boolean, skipped_max int,
+  r_name text[], r_prefix text[], r_limit int[], r_interval bigint[], r_burst bigint[], r_tenant boolean[],
+  k_task text[], k_rules text[], k_default text, paused_tasks text[], paused_tenants text[],
+  rung int, rung_names text[], rung_limits int[], in_pool boolean,
+  INOUT usage_keys text[], INOUT usage_deltas int[], INOUT rung_counts int[],
+  OUT got int, OUT line_key bigint, OUT highest_key bigint, OUT more boolean, OUT gone text[],
+  OUT l_seq bigint[], OUT l_id text[], OUT l_task text[], OUT l_payload bytea[], OUT l_tenant text[],
+  OUT l_trace text[], OUT l_retries int[], OUT l_asked bigint[], OUT l_submitted bigint[], OUT l_more text[],
+  OUT l_rung text[], OUT l_damaged text[])
+LANGUAGE plpgsql AS $$
+DECLARE
+  now_us bigint := now_at * 1000;
+  extra text[];            -- Counters beside those of limits, for every job of this class.
+  room int := 2147483647;  -- How many more jobs may start on the ladder.
+  skipped int := 0;
+  stop boolean := false;
+  asked int;
+  per_queue int;
+  -- The candidates of one round.
+  size int;
+  c_spot tid[];
+  c_seq bigint[];
+  c_key bigint[];
+  c_eligible bigint[];
+  c_expires bigint[];
+  c_timeout bigint[];
+  c_epoch int[];
+  c_attempts int[];
+  c_crashes int[];
+  c_sharer text[];
+  c_unique text[];
+  c_queue text[];          -- The blocked queue that each is in; '' for the line.
+  c_since bigint[];
+  c_last boolean[];        -- The next job of its blocked queue was not read.
+  c_id text[];
+  c_task text[];
+  c_payload bytea[];
+  c_tenant text[];
+  c_trace text[];
+  c_retries int[];
+  c_asked bigint[];
+  c_submitted bigint[];
+  c_limits text[];
+  c_more text[];
+  c_damaged text[];
+  careful boolean;
+  again boolean;           -- There may be candidates that were not read.
+  -- The counters that they need room in.
+  d_task text[];
+  d_rules text[];
+  limited boolean;
+  fits boolean;
+  p_job int[];             -- Pairs of a candidate and a counter: the candidate,
+  p_key text[];            -- the key of the counter,
+  p_rule int[];            -- its rule, 0 for a pause,
+  p_counter int[];         -- and its place among the counters.
+  n_key text[];
+  n_rule int[];
+  n_used int[];
+  n_reached bigint[];
+  n_starts int[];
+  -- What becomes of them.
+  chosen int[];            -- None stands for all.
+  held text[];
+  assigned text;
+  assigned_each text[];
+  expired int[];
+  moved int[];
+  moved_to text[];
+  closed text[];           -- Blocked queues without room,
+  closed_until bigint[];   -- and until when, if that is known.
+  touched text[];          -- Blocked queues that jobs have left.
+  pair int;
+  first_pair int;
+  full_pair int;           -- The pair whose counter has no room.
+  full_until bigint;
+  step int;
+BEGIN
+  got := 0;
+  more := false;
+  extra := CASE WHEN in_pool THEN ARRAY['=pool'] ELSE '{}' END;
+  step := CASE WHEN rung = -2 THEN 1 ELSE rung END;
+  IF rung <> 0 THEN
+    room := {schema}.rung_room_{version}(rung_counts, rung_limits, greatest(step, 1));
+  END IF;
+  LOOP
+    asked := want - got;
+    IF has_blocked THEN
+      per_queue := asked / greatest(1, (SELECT count(*)::int FROM (
+        SELECT FROM {schema}.park p WHERE p.class_id = class AND p.open LIMIT asked) x)) + 2;
+    END IF;
+    SELECT count(*)::int, array_agg(x.ctid), array_agg(x.seq), array_agg(x.order_key), array_agg(x.eligible_at),
+           array_agg(x.expires_at), array_agg(x.timeout_ms), array_agg(x.epoch), array_agg(x.attempts),
+           array_agg(x.crashes), array_agg(x.tenant), array_agg(x.unique_key), array_agg(x.park),
+           array_agg(x.parked_at), array_agg(x.last), array_agg(x.job_id), array_agg(x.task), array_agg(x.payload),
+           array_agg(x.job_tenant), array_agg(x.trace_id), array_agg(x.max_retries), array_agg(x.asked_ms),
+           array_agg(x.submitted_at), CASE WHEN bool_or(x.limits IS NOT NULL) THEN array_agg(x.limits) END,
+           array_agg(x.more),
+           bool_or(x.park <> '' OR x.expires_at <= now_at OR x.eligible_at > until_at) IS TRUE
+      INTO size, c_spot, c_seq, c_key, c_eligible, c_expires, c_timeout, c_epoch, c_attempts, c_crashes, c_sharer,
+           c_unique, c_queue, c_since, c_last, c_id, c_task, c_payload, c_tenant, c_trace, c_retries, c_asked,
+           c_submitted, c_limits, c_more, careful
+      FROM (SELECT r.*, j.job_id, j.task, j.payload, j.tenant AS job_tenant, j.trace_id, j.max_retries,
+                   j.timeout_ms AS asked_ms, j.submitted_at, j.limits,
+                   CASE WHEN r.epoch > 0 OR r.timeout_ms IS NOT NULL OR j.retry IS NOT NULL
+                          OR r.eligible_at <> j.submitted_at
+                        THEN json_build_array(r.epoch + 1, r.attempts + 1, r.crashes,
+                                              coalesce(r.timeout_ms, j.timeout_ms), j.retry, r.eligible_at)::text
+                    END AS more
+              FROM (SELECT * FROM (
+                      SELECT * FROM (
+                        SELECT r.ctid, r.*, false AS last FROM {schema}.ready r
+                         WHERE r.class_id = class AND r.park = '' AND r.order_key >= from_key
+                         ORDER BY r.class_id, r.park, r.order_key, r.seq LIMIT asked FOR UPDATE SKIP LOCKED) line
+                      UNION ALL
+                      SELECT q.* FROM (
+                        SELECT p.park FROM {schema}.park p WHERE has_blocked AND p.class_id = class AND p.open
+                         ORDER BY p.head_key, p.head_seq LIMIT asked) p
+                       CROSS JOIN LATERAL (
+                         SELECT r.ctid, r.*, row_number() OVER (ORDER BY r.order_key, r.seq) = per_queue AS last
+                           FROM {schema}.ready r WHERE r.class_id = class AND r.park = p.park
+                          ORDER BY r.class_id, r.park, r.order_key, r.seq LIMIT per_queue) q) m
+                     ORDER BY m.order_key, m.seq LIMIT asked) r
+              JOIN {schema}.job j ON j.seq = r.seq ORDER BY r.order_key, r.seq) x;
+    EXIT WHEN size = 0;
+    again := size = asked;
+    chosen := NULL;
+    held := NULL;
+    c_damaged := NULL;
+    limited := false;
+    IF k_task IS NOT NULL THEN
+      SELECT array_agg(t.task), array_agg(coalesce(k_rules[t.place], k_default)),
+             bool_or(coalesce(k_rules[t.place], k_default) <> '{}')
+        INTO d_task, d_rules, limited
+        FROM (SELECT t.task, array_position(k_task, t.task) AS place
+                FROM (SELECT DISTINCT u.task FROM unnest(c_task) u (task)) t) t;
+      IF array_position(d_rules, NULL) IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW002', MESSAGE = (
+          SELECT json_agg(d.task)::text FROM unnest(d_task, d_rules) d (task, rules) WHERE d.rules IS NULL);
+      END IF;
+      limited := limited OR c_limits IS NOT NULL OR c_task && paused_tasks OR c_tenant && paused_tenants;
+    END IF;
+    WHILE limited LOOP
+      BEGIN
+        -- As core's RuleIndex.keys: pauses, then limits on how many run, then rates.
+        SELECT array_agg(k.job::int), array_agg(k.key), array_agg(k.rule), count(*) > 0
+          INTO p_job, p_key, p_rule, limited
+          FROM (SELECT t.job, 0 AS kind, '=paused:task:' || t.task AS key, 0 AS rule
+                  FROM unnest(c_task) WITH ORDINALITY t (task, job) WHERE t.task = ANY (paused_tasks)
+                UNION ALL
+                SELECT t.job, 1, '=paused:tenant:' || t.tenant, 0
+                  FROM unnest(c_tenant) WITH ORDINALITY t (tenant, job) WHERE t.tenant = ANY (paused_tenants)
+                UNION ALL
+                SELECT t.job, CASE WHEN r_interval[d.rule] IS NULL THEN 2 ELSE 3 END,
+                       CASE WHEN r_tenant[d.rule] THEN r_prefix[d.rule] || '=' || coalesce(t.tenant, '')
+                            ELSE r_name[d.rule] END, d.rule
+                  FROM unnest(c_task, c_tenant) WITH ORDINALITY t (task, tenant, job)
+                  JOIN (SELECT d.task, n.rule FROM unnest(d_task, d_rules) d (task, rules)
+                         CROSS JOIN LATERAL unnest(d.rules::int[]) n (rule)) d ON d.task = t.task
+                UNION ALL
+                SELECT b.job, CASE WHEN r_interval[b.rule] IS NULL THEN 2 ELSE 3 END, b.key, b.rule
+                  FROM (SELECT l.job, b.key, array_position(r_name, split_part(b.key, '=', 1)) AS rule
+                          FROM unnest(c_limits) WITH ORDINALITY l (limits, job)
+                         CROSS JOIN LATERAL json_array_elements_text(l.limits::json) b (key)
+                         WHERE l.limits IS NOT NULL) b
+                 WHERE b.rule IS NOT NULL
+                 ORDER BY 1, 2, 3) k;
+        EXIT;
+      EXCEPTION WHEN data_exception THEN
+        -- A job whose limits cannot be read never runs, so no limit counts it.
+        c_damaged := ARRAY(SELECT CASE WHEN {schema}.is_list_{version}(l.limits) THEN NULL ELSE l.limits END
+                             FROM unnest(c_limits) WITH ORDINALITY l (limits, o) ORDER BY l.o);
+        c_limits := ARRAY(SELECT CASE WHEN d.damaged IS NULL THEN d.limits END
+                            FROM unnest(c_limits, c_damaged) WITH ORDINALITY d (limits, damaged, o) ORDER BY d.o);
+      END;
+    END LOOP;
+    fits := true;
+    IF limited THEN
+      SELECT array_agg(x.key), array_agg(x.rule), array_agg(x.used), array_agg(x.reached_us), array_agg(x.starts),
+             bool_and(CASE WHEN x.rule = 0 THEN false
+                           ELSE coalesce(x.used + x.starts <= r_limit[x.rule], true)
+                            AND coalesce((greatest(x.reached_us, now_us)
+                                          + (x.starts - r_burst[x.rule]) * r_interval[x.rule]) / 1000 <= now_at, true)
+                           END)
+        INTO n_key, n_rule, n_used, n_reached, n_starts, fits
+        FROM (SELECT g.key, g.rule, g.starts, g.pending + coalesce(s.count, 0) AS used, t.reached_us
+                FROM (SELECT a.key, max(a.rule) AS rule, sum(a.starts)::int AS starts, sum(a.pending)::int AS pending
+                        FROM (SELECT p.key, p.rule, 1 AS starts, 0 AS pending FROM unnest(p_key, p_rule) p (key, rule)
+                              UNION ALL
+                              SELECT d.key, NULL, 0, d.delta FROM unnest(usage_keys, usage_deltas) d (key, delta)) a
+                       GROUP BY a.key HAVING sum(a.starts) > 0) g
+                LEFT JOIN {schema}.limit_usage s ON s.namespace_id = ns AND s.limit_key = g.key
+                LEFT JOIN {schema}.rate t ON t.namespace_id = ns AND t.rate_key = g.key
+               ORDER BY g.key) x;
+    END IF;
+    IF rung = -1 THEN
+      step := {schema}.longest_rung_{version}(rung_counts, rung_limits);
+    END IF;
+    assigned := CASE WHEN rung <> -2 THEN rung_names[step] END;
+
+    IF NOT careful AND fits AND size <= room AND skipped < skipped_max
+       AND (rung <> -1 OR size <= {schema}.rung_room_{version}(rung_counts, rung_limits, step)) THEN
+      assigned_each := CASE WHEN assigned IS NOT NULL THEN array_fill(assigned, ARRAY[size]) END;
+      IF limited THEN
+        n_reached := ARRAY(SELECT greatest(n.reached, now_us) + n.starts * r_interval[n.rule]
+                             FROM unnest(n_reached, n_starts, n_rule) WITH ORDINALITY n (reached, starts, rule, o)
+                            ORDER BY n.o);
+      END IF;
+      IF rung <> 0 THEN
+        rung_counts[step] := rung_counts[step] + size;
+        room := room - size;
+      END IF;
+    ELSE
+      IF limited THEN
+        p_counter := ARRAY(SELECT dense_rank() OVER (ORDER BY k.key)
+                             FROM unnest(p_key) WITH ORDINALITY k (key, o) ORDER BY k.o);
+        n_starts := array_fill(0, ARRAY[cardinality(n_key)]);
+      ELSE
+        p_job := NULL;
+      END IF;
+      chosen := '{}';
+      assigned_each := array_fill(NULL::text, ARRAY[size]);
+      expired := '{}';
+      moved := '{}';
+      moved_to := '{}';
+      closed := '{}';
+      closed_until := '{}';
+      touched := '{}';
+      pair := 1;
+      FOR o IN 1 .. size LOOP
+        WHILE p_job[pair] < o LOOP
+          pair := pair + 1;
+        END LOOP;
+        CONTINUE WHEN c_queue[o] = ANY (closed);
+        IF c_eligible[o] > until_at THEN
+          stop := true;
+          EXIT;
+        END IF;
+        IF skipped = skipped_max THEN
+          more := true;
+          EXIT;
+        END IF;
+        IF c_expires[o] <= now_at THEN
+          expired := expired || o;
+          touched := touched || c_queue[o];
+          skipped := skipped + 1;
+        ELSIF room <= 0 THEN
+          stop := true;
+          EXIT;
+        ELSE
+          first_pair := pair;
+          full_pair := NULL;
+          WHILE p_job[pair] = o AND full_pair IS NULL LOOP
+            full_until := (greatest(n_reached[p_counter[pair]], now_us)
+                           - (r_burst[p_rule[pair]] - 1) * r_interval[p_rule[pair]]) / 1000;
+            IF p_rule[pair] = 0 OR n_used[p_counter[pair]] >= r_limit[p_rule[pair]] THEN
+              full_pair := pair;
+              full_until := NULL;
+            ELSIF full_until > now_at THEN
+              full_pair := pair;
+            END IF;
+            pair := pair + 1;
+          END LOOP;
+          IF full_pair IS NOT NULL THEN
+            closed := closed || p_key[full_pair];
+            closed_until := closed_until || full_until;
+            skipped := skipped + 1;
+            IF c_queue[o] <> p_key[full_pair] THEN
+              moved := moved || o;
+              moved_to := moved_to || p_key[full_pair];
+              touched := touched || c_queue[o];
+            END IF;
+          ELSE
+            FOR i IN first_pair .. pair - 1 LOOP
+              n_used[p_counter[i]] := n_used[p_counter[i]] + 1;
+              n_starts[p_counter[i]] := n_starts[p_counter[i]] + 1;
+              IF r_interval[p_rule[i]] IS NOT NULL THEN
+                n_reached[p_counter[i]] := greatest(n_reached[p_counter[i]], now_us) + r_interval[p_rule[i]];
+              END IF;
+            END LOOP;
+            IF rung <> 0 THEN
+              IF rung = -1 THEN
+                step := {schema}.longest_rung_{version}(rung_counts, rung_limits);
+                assigned := rung_names[step];
+              END IF;
+              assigned_each[o] := assigned;
+              rung_counts[step] := rung_counts[step] + 1;
+              room := room - 1;
+            END IF;
+            chosen := chosen || o;
+            touched := touched || c_queue[o];
+          END IF;
+        END IF;
+        IF c_last[o] AND c_queue[o] <> ALL (closed) THEN
+          again := true;
+          EXIT;
+        END IF;
+      END LOOP;
+
+      IF expired <> '{}' THEN
+        WITH e AS (
+          DELETE FROM {schema}.ready r WHERE r.ctid = ANY (ARRAY(SELECT c_spot[i] FROM unnest(expired) i))
+          RETURNING *),
+        o AS (
+          INSERT INTO {schema}.outcome (seq, finished_at, eligible_at, timeout_ms, epoch, attempts, crashes, state,
+                                        token, error, reason)
+          SELECT e.seq, now_at, e.eligible_at, e.timeout_ms, e.epoch, e.attempts, e.crashes, 'cancelled', e.token,
+                 e.error, 'expired' FROM e),
+        u AS (
+          DELETE FROM {schema}.unique_key u USING e WHERE u.namespace_id = ns AND u.unique_key = e.unique_key)
+        SELECT gone || array_agg(c_id[i]) INTO gone FROM unnest(expired) i;
+      END IF;
+      IF moved <> '{}' THEN
+        UPDATE {schema}.ready r SET park = m.key, parked_at = coalesce(r.parked_at, now_at)
+          FROM (SELECT c_spot[m.i] AS spot, m.key FROM unnest(moved, moved_to) m (i, key)) m WHERE r.ctid = m.spot;
+        UPDATE {schema}.job j SET park = m.key
+          FROM (SELECT c_seq[m.i] AS seq, m.key FROM unnest(moved, moved_to) m (i, key)) m WHERE j.seq = m.seq;
+        has_blocked := true;
+      END IF;
+    END IF;
+
+    IF limited THEN
+      usage_keys := usage_keys || n_key;
+      usage_deltas := usage_deltas || n_starts;
+      INSERT INTO {schema}.rate (namespace_id, rate_key, reached_us)
+      SELECT ns, n.key, n.reached FROM unnest(n_key, n_rule, n_starts, n_reached) n (key, rule, starts, reached)
+       WHERE r_interval[n.rule] IS NOT NULL AND n.starts > 0
+          ON CONFLICT (namespace_id, rate_key) DO UPDATE SET reached_us = excluded.reached_us;
+      -- Counters of limits alone are held: a rate counts starts, not jobs that run.
+      held := ARRAY(SELECT (array_agg(k.key) FILTER (WHERE k.key IS NOT NULL))::text
+                      FROM (SELECT p.job, p.key FROM unnest(p_job, p_key, p_rule) p (job, key, rule)
+                             WHERE r_limit[p.rule] IS NOT NULL
+                            UNION ALL SELECT i, NULL FROM generate_series(1, size) i) k
+                     GROUP BY k.job ORDER BY k.job);
+    END IF;
+    IF chosen IS NULL OR chosen <> '{}' THEN
+      INSERT INTO {schema}.lease (seq, order_key, started_at, eligible_at, timeout_ms, parked_ms, class_id, epoch,
+                                  attempts, crashes, token, worker_id, tenant, unique_key, limit_keys, assigned,
+                                  parked_for)
+      SELECT x.seq, x.order_key, now_at, x.eligible_at, x.timeout_ms, now_at - x.since, class, x.epoch + 1,
+             x.attempts + 1, x.crashes, claim_id, asker, CASE WHEN fair THEN coalesce(x.tenant, '') END, x.unique_key,
+             CASE WHEN limited OR rung <> 0 OR in_pool
+                  THEN nullif(coalesce(x.held::text[], '{}') || extra || CASE
+                    WHEN rung = -2 THEN ARRAY['=rung:' || rung_names[1]]
+                    WHEN x.assigned IS NOT NULL THEN ARRAY['=rung:' || x.assigned] ELSE '{}' END, '{}') END,
+             x.assigned,
+             CASE WHEN x.queue <> '' THEN {schema}.blocked_for_{version}(x.queue, r_name, r_limit) END
+        FROM unnest(c_seq, c_key, c_eligible, c_timeout, c_epoch, c_attempts, c_crashes, c_sharer, c_unique, c_queue,
+                    c_since, held, assigned_each)
+             WITH ORDINALITY x (seq, order_key, eligible_at, timeout_ms, epoch, attempts, crashes, tenant, unique_key,
+                                queue, since, held, assigned, o)
+       WHERE chosen IS NULL OR x.o = ANY (chosen);
+    END IF;
+    IF chosen IS NULL THEN
+      DELETE FROM {schema}.ready WHERE ctid = ANY (c_spot);
+      got := got + size;
+      line_key := greatest(line_key, c_key[size]);
+      highest_key := greatest(highest_key, c_key[size]);
+      l_seq := l_seq || c_seq;
+      l_id := l_id || c_id;
+      l_task := l_task || c_task;
+      l_payload := l_payload || c_payload;
+      l_tenant := l_tenant || c_tenant;
+      l_trace := l_trace || c_trace;
+      l_retries := l_retries || c_retries;
+      l_asked := l_asked || c_asked;
+      l_submitted := l_submitted || c_submitted;
+      l_more := l_more || c_more;
+      l_rung := l_rung || coalesce(assigned_each, array_fill(NULL::text, ARRAY[size]));
+      l_damaged := l_damaged || coalesce(c_damaged, array_fill(NULL::text, ARRAY[size]));
+    ELSE
+      IF chosen <> '{}' THEN
+        DELETE FROM {schema}.ready WHERE ctid = ANY (ARRAY(SELECT c_spot[i] FROM unnest(chosen) i));
+        got := got + cardinality(chosen);
+        SELECT greatest(line_key, max(c_key[i]) FILTER (WHERE c_queue[i] = '')), greatest(highest_key, max(c_key[i])),
+               l_seq || array_agg(c_seq[i]), l_id || array_agg(c_id[i]), l_task || array_agg(c_task[i]),
+               l_payload || array_agg(c_payload[i]), l_tenant || array_agg(c_tenant[i]),
+               l_trace || array_agg(c_trace[i]), l_retries || array_agg(c_retries[i]),
+               l_asked || array_agg(c_asked[i]), l_submitted || array_agg(c_submitted[i]),
+               l_more || array_agg(c_more[i]), l_rung || array_agg(assigned_each[i]),
+               l_damaged || array_agg(c_damaged[i])
+          INTO line_key, highest_key, l_seq, l_id, l_task, l_payload, l_tenant, l_trace, l_retries, l_asked,
+               l_submitted, l_more, l_rung, l_damaged
+          FROM unnest(chosen) i;
+      END IF;
+      touched := array_remove(touched, '');
+      IF touched <> '{}' OR closed <> '{}' THEN
+        WITH a AS (
+          SELECT x.key, max(x.o) > 0 AS closed, (array_agg(x.until_at ORDER BY x.o DESC))[1] AS open_at
+            FROM (SELECT t.key, 0::bigint AS o, NULL::bigint AS until_at FROM unnest(touched) t (key)
+                  UNION ALL
+                  SELECT t.key, t.o, t.until_at
+                    FROM unnest(closed, closed_until) WITH ORDINALITY t (key, until_at, o)) x GROUP BY x.key),
+        h AS (
+          SELECT a.*, r.order_key, r.seq FROM a
+            LEFT JOIN LATERAL (SELECT r.order_key, r.seq FROM {schema}.ready r
+                                WHERE r.class_id = class AND r.park = a.key
+                                ORDER BY r.class_id, r.park, r.order_key, r.seq LIMIT 1) r ON true),
+        e AS (
+          DELETE FROM {schema}.park p USING h
+           WHERE p.namespace_id = ns AND p.park = h.key AND p.class_id = class AND h.seq IS NULL)
+        INSERT INTO {schema}.park AS p (namespace_id, park, class_id, open, open_at, head_key, head_seq)
+        SELECT ns, h.key, class, NOT h.closed, h.open_at, h.order_key, h.seq FROM h WHERE h.seq IS NOT NULL
+            ON CONFLICT (namespace_id, park, class_id) DO UPDATE
+           SET head_key = excluded.head_key, head_seq = excluded.head_seq,
+               open = p.open AND excluded.open,
+               open_at = CASE WHEN excluded.open THEN p.open_at ELSE excluded.open_at END;
+      END IF;
+    END IF;
+    EXIT WHEN stop OR more OR got >= want OR NOT again;
+  END LOOP;
+  IF got > 0 AND rung <> 0 OR in_pool THEN
+    usage_keys := usage_keys || ARRAY(SELECT '=rung:' || coalesce(r.name, rung_names[1]) FROM unnest(l_rung) r (name)
+                                       WHERE rung <> 0) || CASE WHEN in_pool THEN ARRAY['=pool'] ELSE '{}' END;
+    usage_deltas := usage_deltas || array_fill(1, ARRAY[CASE WHEN rung <> 0 THEN got ELSE 0 END])
+                    || CASE WHEN in_pool THEN ARRAY[got] ELSE '{}' END;
+  END IF;
+END $$;
