@@ -7,7 +7,6 @@ import sys
 import warnings
 from collections.abc import Sequence
 from io import TextIOWrapper
-from typing import NamedTuple
 
 from cyclopts import App, CoercionError, CycloptsError, Group, Parameter, UnknownCommandError, UnusedCliTokensError
 from cyclopts.exceptions import UnknownOptionError
@@ -36,90 +35,66 @@ _OPERATE = Group("Operate", sort_key=2)
 _MORE = Group("More", sort_key=3)
 
 
-class _Command(NamedTuple):
-    """Where a command lives and how it is used. Its module is imported only when it is called or described."""
-
-    name: str
-    path: str
-    group: Group
-    usage: str
-    examples: tuple[str, ...]
-
-
-_COMMANDS = (
-    _Command("up", "up:up", _RUN, "[APP] [OPTIONS]", ("headway up", "headway up tasks:app --slots 10")),
-    _Command(
+# Each command: its module, with its name where that is another; its group, its usage, and its examples. The module is
+# imported only when the command is called or described. A family of commands has help of its own.
+_COMMANDS: tuple[tuple[str, Group, *tuple[str, ...]], ...] = (
+    ("up", _RUN, "[APP] [OPTIONS]", "headway up", "headway up tasks:app --slots 10"),
+    (
         "worker",
-        "worker:worker",
         _RUN,
         "APP [OPTIONS]",
-        (
-            "headway worker tasks:app",
-            "headway worker tasks.py:app --processes 2 --slots 10",
-            "headway worker tasks:app --server https://queue.example.com",
-        ),
+        "headway worker tasks:app",
+        "headway worker tasks.py:app --processes 2 --slots 10",
+        "headway worker tasks:app --server https://queue.example.com",
     ),
-    _Command(
-        "serve",
-        "serve:serve",
-        _RUN,
-        "[APP] [OPTIONS]",
-        ("headway serve", "headway serve tasks:app --workers 2 --port 8080"),
-    ),
-    _Command(
+    ("serve", _RUN, "[APP] [OPTIONS]", "headway serve", "headway serve tasks:app --workers 2 --port 8080"),
+    (
         "submit",
-        "submit:submit",
         _JOBS,
         "TASK [KEY=VALUE…] [OPTIONS]",
-        (
-            "headway submit demo.sleep seconds=2 --wait",
-            "headway submit reports.export account_id=7 --app tasks:app --delay 60",
-            """headway submit demo.echo --json-args '{"value": [1, 2]}' --priority high""",
-        ),
+        "headway submit demo.sleep seconds=2 --wait",
+        "headway submit reports.export account_id=7 --app tasks:app --delay 60",
+        """headway submit demo.echo --json-args '{"value": [1, 2]}' --priority high""",
     ),
-    _Command(
+    (
         "jobs",
-        "jobs:jobs",
         _JOBS,
         "[OPTIONS]",
-        ("headway jobs", "headway jobs --status failed,dead_letter --task reports.export --json"),
+        "headway jobs",
+        "headway jobs --status failed,dead_letter --task reports.export --json",
     ),
-    _Command(
+    (
         "status",
-        "status:status",
         _JOBS,
         "ID [OPTIONS]",
-        ("headway status 0198c1f2-7a3b-7c4d-8e5f-001122334455 --args", "headway status ID --follow"),
+        "headway status 0198c1f2-7a3b-7c4d-8e5f-001122334455 --args",
+        "headway status ID --follow",
     ),
-    _Command("why", "why:why", _JOBS, "ID [OPTIONS]", ("headway why 0198c1f2-7a3b-7c4d-8e5f-001122334455",)),
-    _Command("estimate", "estimate:estimate", _JOBS, "ID [OPTIONS]", ("headway estimate 22334455",)),
-    _Command(
-        "cancel", "cancel:cancel", _JOBS, "ID… [OPTIONS]", ("headway cancel 0198c1f2-7a3b-7c4d-8e5f-001122334455",)
-    ),
-    _Command("retry", "cancel:retry", _JOBS, "ID… [OPTIONS]", ("headway retry 0198c1f2-7a3b-7c4d-8e5f-001122334455",)),
-    _Command("dlq", "dlq:dlq", _JOBS, "", ()),
-    _Command("crons", "crons:crons", _JOBS, "", ()),
-    _Command("workers", "workers:workers", _OPERATE, "[OPTIONS]", ("headway workers", "headway workers --json")),
-    _Command("drain", "workers:drain", _OPERATE, "WORKER [OPTIONS]", ("headway drain web-1:4711:a1b2c3",)),
-    _Command(
-        "pause", "pause:pause", _OPERATE, "[OPTIONS]", ("headway pause --lane low", "headway pause --tenant acme")
-    ),
-    _Command("resume", "pause:resume", _OPERATE, "[OPTIONS]", ("headway resume --lane low", "headway resume")),
-    _Command("stats", "stats:stats", _OPERATE, "[OPTIONS]", ("headway stats", "headway stats --json")),
-    _Command("top", "top:top", _OPERATE, "[OPTIONS]", ("headway top", "headway top --once")),
-    _Command("policy", "policy:policy", _OPERATE, "", ()),
-    _Command("token", "token:token", _OPERATE, "", ()),
-    _Command("celery", "celery:celery", _OPERATE, "", ()),
-    _Command("migrate", "migrate:migrate", _OPERATE, "[OPTIONS]", ("headway migrate --dry-run", "headway migrate")),
-    _Command("backup", "backup:backup", _OPERATE, "FILE [OPTIONS]", ("headway backup /backups/jobs-monday.db",)),
-    _Command("restore", "backup:restore", _OPERATE, "FILE [OPTIONS]", ("headway restore /backups/jobs-monday.db",)),
-    _Command("doctor", "doctor:doctor", _OPERATE, "[OPTIONS]", ("headway doctor", "headway doctor --json")),
-    _Command(
+    ("why", _JOBS, "ID [OPTIONS]", "headway why 0198c1f2-7a3b-7c4d-8e5f-001122334455"),
+    ("estimate", _JOBS, "ID [OPTIONS]", "headway estimate 22334455"),
+    ("cancel", _JOBS, "ID… [OPTIONS]", "headway cancel 0198c1f2-7a3b-7c4d-8e5f-001122334455"),
+    ("cancel:retry", _JOBS, "ID… [OPTIONS]", "headway retry 0198c1f2-7a3b-7c4d-8e5f-001122334455"),
+    ("dlq", _JOBS),
+    ("crons", _JOBS),
+    ("workers", _OPERATE, "[OPTIONS]", "headway workers", "headway workers --json"),
+    ("workers:drain", _OPERATE, "WORKER [OPTIONS]", "headway drain web-1:4711:a1b2c3"),
+    ("pause", _OPERATE, "[OPTIONS]", "headway pause --lane low", "headway pause --tenant acme"),
+    ("pause:resume", _OPERATE, "[OPTIONS]", "headway resume --lane low", "headway resume"),
+    ("stats", _OPERATE, "[OPTIONS]", "headway stats", "headway stats --json"),
+    ("top", _OPERATE, "[OPTIONS]", "headway top", "headway top --once"),
+    ("policy", _OPERATE),
+    ("token", _OPERATE),
+    ("celery", _OPERATE),
+    ("migrate", _OPERATE, "[OPTIONS]", "headway migrate --dry-run", "headway migrate"),
+    ("backup", _OPERATE, "FILE [OPTIONS]", "headway backup /backups/jobs-monday.db"),
+    ("backup:restore", _OPERATE, "FILE [OPTIONS]", "headway restore /backups/jobs-monday.db"),
+    ("doctor", _OPERATE, "[OPTIONS]", "headway doctor", "headway doctor --json"),
+    (
         "completion",
-        "completion:completion",
         _MORE,
         "[SHELL]",
-        ("source <(headway completion bash)", "headway completion fish > ~/.config/fish/completions/headway.fish"),
+        "source <(headway completion bash)",
+        "headway completion fish > ~/.config/fish/completions/headway.fish",
     ),
 )
 
@@ -143,12 +118,13 @@ def build(*, described: bool = False) -> App:
         group_commands=_MORE,
         group_parameters=OPTIONS,
     )
-    for number, command in enumerate(_COMMANDS):
-        # A family has a page of its own.
-        more = usage(f"{command.name} {command.usage}", *command.examples) if command.examples else {}
-        app.command(f"headway.cli.{command.path}", name=command.name, group=command.group, sort_key=number, **more)
+    for number, (place, group, *words) in enumerate(_COMMANDS):
+        module, _, other = place.partition(":")
+        name = other or module
+        more = usage(f"{name} {words[0]}", *words[1:]) if words else {}
+        app.command(f"headway.cli.{module}:{name}", name=name, group=group, sort_key=number, **more)
         if described:
-            app[command.name]  # Resolved by being looked up.
+            app[name]  # Resolved by being looked up.
     return app
 
 
