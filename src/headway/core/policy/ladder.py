@@ -7,7 +7,7 @@ An *interactive* session never queues. It is admitted at once or denied, and is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -70,26 +70,23 @@ class LadderDecision:
 
 def full_limit(ladder: Ladder, counts: Sequence[int], slots: int, rung: int) -> int | None:
     """Return the longest rung up to this one whose limit is reached, or None if a job of this rung fits."""
-    above = sum(counts[rung + 1 :])
-    full: int | None = None
-    for index in range(rung, -1, -1):
-        above += counts[index]
-        most = ladder.rungs[index].most(slots)
-        if most is not None and above >= most and full is None:
-            full = index
-    return full
+    return next((index for index, left in _rooms(ladder, counts, slots, rung) if left <= 0), None)
 
 
 def room(ladder: Ladder, counts: Sequence[int], slots: int, rung: int) -> int | None:
     """Return how many more jobs of a rung may start, or None if no limit applies."""
+    least = min((left for _, left in _rooms(ladder, counts, slots, rung)), default=None)
+    return None if least is None else max(0, least)
+
+
+def _rooms(ladder: Ladder, counts: Sequence[int], slots: int, rung: int) -> Iterator[tuple[int, int]]:
+    """Yield the rungs with a limit that jobs of a rung count against, longest first, and how many jobs each lacks."""
     above = sum(counts[rung + 1 :])
-    left: int | None = None
     for index in range(rung, -1, -1):
         above += counts[index]
         most = ladder.rungs[index].most(slots)
         if most is not None:
-            left = most - above if left is None else min(left, most - above)
-    return None if left is None else max(0, left)
+            yield index, most - above
 
 
 def longest(ladder: Ladder, counts: Sequence[int], slots: int) -> int | None:
