@@ -80,7 +80,7 @@ def test_a_broken_app_shows_its_own_error(cli: Cli) -> None:
         pytest.param(["worker"], 2, "no app: write `headway worker module:attribute`", id="no app"),
         pytest.param(["worker", "nowhere:app"], 3, "no module 'nowhere'", id="no module"),
         pytest.param(["worker", "a:b", "--slots", "0"], 2, "--slots. Must be >= 1.", id="no slots"),
-        pytest.param(["worker", "a:b", "--slotz", "1"], 2, "Did you mean --slots?", id="unknown option"),
+        pytest.param(["worker", "a:b", "--slotz", "1"], 2, "did you mean '--slots'?", id="unknown option"),
         pytest.param(["up", "--store", "memory://"], 2, "memory:// lives inside one process", id="memory"),
     ],
 )
