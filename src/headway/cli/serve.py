@@ -15,11 +15,12 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from headway.cli.help import option
-from headway.cli.worker import AppPath, LogLevel, run_on_fast_loop
+from headway.cli.worker import AppPath, LogLevel
 from headway.client.settings import Settings, load_settings
 from headway.core.errors import ConfigError
 from headway.core.log_event import LogEvent
 from headway.runtime.bounded_wait import wait_until_set
+from headway.runtime.fast_loop import run_on_fast_loop
 
 if TYPE_CHECKING:
     import socket

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from headway.cli.serve import NO_FLAGS as NO_HTTP_FLAGS
 from headway.cli.serve import HttpFlags, check_installed
-from headway.cli.worker import NO_FLAGS, AppPath, LogLevel, Processes, WorkerFlags, log_up, run_on_fast_loop
+from headway.cli.worker import NO_FLAGS, AppPath, LogLevel, Processes, WorkerFlags, log_up
 from headway.client.settings import load_settings
 from headway.core.errors import ConfigError, StoreError
 from headway.core.job import State
 from headway.runtime.bounded_wait import end_tasks
+from headway.runtime.fast_loop import run_on_fast_loop
 from headway.stores.base import JobQuery, Store
 from headway.stores.open import open_store
 

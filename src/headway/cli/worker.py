@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
-from collections.abc import Coroutine
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,6 +16,7 @@ from headway.cli.render import clean, plural
 from headway.client.settings import gather
 from headway.core.errors import ConfigError
 from headway.core.log_event import LogEvent
+from headway.runtime.fast_loop import run_on_fast_loop
 from headway.version import __version__
 
 if TYPE_CHECKING:
@@ -177,12 +176,3 @@ def log_up(up: RunnerReady, _: Store | None = None) -> None:
         "tasks": sum(offer.startswith("task:") for offer in up.offers),
     }
     log.info(LogEvent("worker.up", **facts))
-
-
-def run_on_fast_loop(coroutine: Coroutine[Any, Any, int]) -> int:
-    """Run on uvloop where it is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(coroutine)
-    return uvloop.run(coroutine)

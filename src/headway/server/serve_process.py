@@ -13,6 +13,7 @@ import msgspec
 
 from headway.client.app import Headway
 from headway.observability.logs import configure_logs
+from headway.runtime.fast_loop import run_on_fast_loop
 from headway.runtime.os_support import die_with_parent, tune_gc
 from headway.security.binding import reaches_only_here
 from headway.server.api import headway_api
@@ -68,12 +69,7 @@ def main() -> None:
     serving = msgspec.json.decode(os.environ.pop(VARIABLE).encode(), type=ServeConfig)
     configure_logs(serving.settings.get("log"), serving.log_level)
     listener = socket.socket(fileno=serving.descriptor)
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(serve(serving, listener))
-    else:
-        uvloop.run(serve(serving, listener))
+    run_on_fast_loop(serve(serving, listener))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from headway.core.log_event import LogEvent
 from headway.core.policy.writer import policy_data
 from headway.observability.logs import configure_logs, flush_logs
 from headway.policy_store.current import CurrentPolicy
+from headway.runtime.fast_loop import run_on_fast_loop
 from headway.runtime.os_support import die_with_parent, hide_from_programs, tune_gc
 from headway.worker.backend.base import Backend
 from headway.worker.backend.http import HttpBackend
@@ -206,13 +207,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # The parent acts on these signals and sends messages.
     connection = socket.socket(fileno=int(sys.argv[1]))
-    serve = _serve(connection, int(sys.argv[2]))
-    try:
-        import uvloop
-    except ImportError:
-        code = asyncio.run(serve)
-    else:
-        code = uvloop.run(serve)
+    code = run_on_fast_loop(_serve(connection, int(sys.argv[2])))
     with contextlib.suppress(Exception):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import sys
 from argparse import ArgumentParser
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +22,7 @@ from headway.integrations.django.conf import read_options
 from headway.integrations.django.outcomes import Outcomes, has_django_tasks
 from headway.integrations.django.queue import worker_settings
 from headway.observability.logs import configure_logs
+from headway.runtime.fast_loop import run_on_fast_loop
 from headway.stores.open import mask
 from headway.worker.autoreload import run_reloading
 from headway.worker.parent import CannotStart, Parent
@@ -84,7 +83,7 @@ class Command(BaseCommand):
         outcomes = Outcomes() if has_django_tasks() else None
         parent.recorder.on_recorded = outcomes  # Of runners that died.
         try:
-            code = _run(parent.run())
+            code = run_on_fast_loop(parent.run())
         except CannotStart as problem:
             self.stderr.write(str(problem.facts.get("traceback") or ""))
             raise CommandError(f"the worker cannot start: {problem}", returncode=3) from problem
@@ -100,12 +99,3 @@ class Command(BaseCommand):
 def _log_up(up: RunnerReady, _: Store) -> None:
     tasks = sum(offer.startswith("task:") for offer in up.offers)
     log.info(LogEvent("worker.up", worker=up.worker_id, store=mask(up.store), slots=up.slots, tasks=tasks))
-
-
-def _run(coroutine: Coroutine[Any, Any, int]) -> int:
-    """Run on uvloop where it is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(coroutine)
-    return uvloop.run(coroutine)
