@@ -6,9 +6,9 @@ import shutil
 import stat
 import uuid
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from headway.cli import render
 from headway.cli.store_access import STORE_HERE, JsonFlag, StoreOptions, make_store, path_of, run
@@ -27,7 +27,6 @@ DISK_LITTLE = 1 << 30
 REAPS_IN_HEARTBEAT = 3  # A worker reaps this often in each heartbeat…
 REAP_JITTER = 1.3  # …at intervals up to this much longer.
 PIPED = 100  # Columns where the output is not a terminal.
-ADDRESSES = ("store", "transient_store", "history", "server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +48,9 @@ def doctor(*, json: JsonFlag = False, place: StoreOptions = STORE_HERE) -> int:
     """
     settings, sources = place.settings(), place.sources()
     facts: dict[str, str] = {}
-
-    async def examine() -> list[Check]:
-        return [check async for check in _examine(settings, facts)]
-
-    checks = run(examine())
+    checks = run(_examine_all(settings, facts))
     healthy = all(check.status != "fail" for check in checks)
-    shown = _settings(settings, sources)
+    shown = {name: (value, sources.get(name, "default")) for name, value in settings.masked().items()}
     if json:
         render.print_json(
             {
@@ -63,9 +58,7 @@ def doctor(*, json: JsonFlag = False, place: StoreOptions = STORE_HERE) -> int:
                 "version": __version__,
                 "settings": {name: {"value": value, "source": source} for name, (value, source) in shown.items()},
                 "store": facts,
-                "checks": [
-                    {"name": c.name, "status": c.status, "detail": c.detail, "advice": c.advice} for c in checks
-                ],
+                "checks": [asdict(check) for check in checks],
                 "recovery": _recovery(settings),
             }
         )
@@ -75,6 +68,10 @@ def doctor(*, json: JsonFlag = False, place: StoreOptions = STORE_HERE) -> int:
 
 
 # ---------------------------------------------------------------------- the checks
+
+
+async def _examine_all(settings: Settings, facts: dict[str, str]) -> list[Check]:
+    return [check async for check in _examine(settings, facts)]
 
 
 async def _examine(settings: Settings, facts: dict[str, str]) -> AsyncIterator[Check]:
@@ -238,21 +235,6 @@ def _check_waiting(stats: Stats) -> Check:
 
 
 # ---------------------------------------------------------------------- output
-
-
-def _settings(settings: Settings, sources: dict[str, str]) -> dict[str, tuple[Any, str]]:
-    """Return every setting with where it came from, secrets masked."""
-    shown: dict[str, tuple[Any, str]] = {}
-    for field in fields(settings):
-        value = getattr(settings, field.name)
-        if field.name in ADDRESSES and value is not None:
-            value = mask(value)
-        elif field.name == "token" and value is not None:
-            value = "***"
-        elif isinstance(value, tuple):
-            value = list(cast("tuple[str, ...]", value))
-        shown[field.name] = (value, sources.get(field.name, "default"))
-    return shown
 
 
 def _recovery(settings: Settings) -> dict[str, float]:

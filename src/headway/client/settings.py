@@ -105,12 +105,14 @@ class Settings:
         if self.worker_http is not None:
             read_probe_address(self.worker_http)
 
-    def __repr__(self) -> str:
-        """Return all settings with passwords and tokens masked, because printed settings end up in logs."""
+    def masked(self) -> dict[str, Any]:
+        """Return all settings by name, with passwords and tokens masked."""
         shown = {name: getattr(self, name) for name in _NAMES}
         shown |= {name: mask(shown[name]) for name in _ADDRESSES if shown[name] is not None}
-        shown["token"] = None if self.token is None else "***"
-        return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+        return shown | {"token": None if self.token is None else "***"}
+
+    def __repr__(self) -> str:  # Masked, because printed settings end up in logs.
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.masked().items())})"
 
 
 _ADDRESSES = ("store", "transient_store", "history", "server")
