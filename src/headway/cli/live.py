@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -96,9 +95,7 @@ class LiveView:
             thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         for descriptor, saved in self._saved.items():
@@ -108,7 +105,7 @@ class LiveView:
         self._threads[0].join(1.0)
         self._stopping.set()
         self._threads[1].join(2.0)
-        if error is None:
+        if kind is None:
             print(self._summary())
 
     def _summary(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from headway.client.app import Headway
@@ -88,9 +87,7 @@ class Testbed:
         self._in_force, self.app.in_force = self.app.in_force, CurrentPolicy(self.app.policy, fixed=True)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._owned:
             self.app.close()
         if self._before is not None:

@@ -177,12 +177,7 @@ class _TestJobSource(StoreJobSource):
         self,
         finished: Sequence[Report],
         progress: Sequence[Progress],
-        *,
-        free: int,
-        free_below: int,
-        woken: bool = False,
-        claim_id: bytes | None = None,
-        wait: bool = True,
+        **claim: Any,
     ) -> ClaimResult:
         request = Exchange(self._worker_id, finished=finished, progress=progress, want_snapshot=True)
         answer = await self._store.exchange(request)
@@ -190,7 +185,7 @@ class _TestJobSource(StoreJobSource):
         self._snapshot = answer.snapshot or Snapshot(answer.now_at)
         wanted = {need for view in self._snapshot.classes for need in view.key.needs}
         self._offers |= {need for need in wanted if not need.startswith("task:")}
-        fed = await super().exchange_reports((), (), free=free, free_below=free_below, claim_id=claim_id, wait=wait)
+        fed = await super().exchange_reports((), (), **claim | {"woken": False})
         return fed._replace(refused=answer.refused)
 
 

@@ -12,7 +12,6 @@ import logging
 import socket
 import threading
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 from headway.client.app import Headway
@@ -81,9 +80,7 @@ class Worker:
         self._raise_problem()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._runner is not None and self._loop is not None and self._thread is not None:
             with contextlib.suppress(RuntimeError):
                 asyncio.run_coroutine_threadsafe(self._leave(), self._loop)
@@ -100,9 +97,7 @@ class Worker:
             await self._task
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._runner is not None and self._task is not None:
             await self._leave()
             await self._task

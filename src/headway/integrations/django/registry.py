@@ -49,9 +49,7 @@ class IoTask(Generic[P, R]):
         """Submit a job as ``enqueue`` does. Return its id, or None for a transient job."""
         return self._queue.submit(self._call(args, kwargs))
 
-    def send(self, *args: P.args, **kwargs: P.kwargs) -> str | None:
-        """Submit a job, as a call of the task does."""
-        return self._queue.submit(self._call(args, kwargs))
+    send = __call__
 
     async def asend(self, *args: P.args, **kwargs: P.kwargs) -> str | None:
         """Submit a job from a coroutine, such as an async view."""
