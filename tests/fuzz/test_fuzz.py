@@ -13,7 +13,7 @@ import pytest
 from cyclopts import CycloptsError
 
 from headway import Headway
-from headway.cli.main import _COMMANDS, build, main
+from headway.cli.main import COMMANDS, build, main
 from headway.core.cron import next_tick, parse_cron
 from headway.core.errors import HeadwayError, PolicyError
 from headway.core.policy.writer import policy_data
@@ -89,8 +89,8 @@ def test_policies_as_json(seed: int, tmp_path: Path) -> None:
 
 LINES = [
     example.removeprefix("headway ").split()
-    for command in _COMMANDS
-    for example in command.examples
+    for _, _, *words in COMMANDS
+    for example in words[1:]
     if "<(" not in example
 ]
 

@@ -37,7 +37,7 @@ _MORE = Group("More", sort_key=3)
 
 # Each command: its module, with its name where that is another; its group, its usage, and its examples. The module is
 # imported only when the command is called or described. A family of commands has help of its own.
-_COMMANDS: tuple[tuple[str, Group, *tuple[str, ...]], ...] = (
+COMMANDS: tuple[tuple[str, Group, *tuple[str, ...]], ...] = (
     ("up", _RUN, "[APP] [OPTIONS]", "headway up", "headway up tasks:app --slots 10"),
     (
         "worker",
@@ -118,7 +118,7 @@ def build(*, described: bool = False) -> App:
         group_commands=_MORE,
         group_parameters=OPTIONS,
     )
-    for number, (place, group, *words) in enumerate(_COMMANDS):
+    for number, (place, group, *words) in enumerate(COMMANDS):
         module, _, other = place.partition(":")
         name = other or module
         more = usage(f"{name} {words[0]}", *words[1:]) if words else {}
