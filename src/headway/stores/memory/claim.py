@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from headway.core.job import ClassKey, JobId, State, check_move
 from headway.core.lease import Lease, ReportStatus
 from headway.core.policy.ladder import fit_rung
 from headway.core.policy.wait_reasons import blocked_queue_reason
 from headway.core.snapshot import Plan, PlanWalk, Take
 from headway.core.worker import WorkerInfo, WorkerState
-from headway.stores.base import LEASE_CHANNEL, SKIPPED_MAX, Exchange, ExchangeReply
+from headway.runtime.immediate import run_now
+from headway.stores.base import LEASE_CHANNEL, Exchange, ExchangeReply
+from headway.stores.claim_loop import claim_class, claim_takes
 from headway.stores.memory import finish
 from headway.stores.memory.limits import block, full_key, hold, pool_room, running_jobs, use_rates
 from headway.stores.memory.ordering import leave_queue, promote_due
@@ -76,16 +80,14 @@ def _claim(state: MemoryState, worker: WorkerInfo, claim_id: bytes, plan: Plan) 
     if state.claims.get(worker.worker_id) == claim_id:
         return [lease_of(record, state.rule_index.ladder) for record in mine if record.token == claim_id], False
     walk = PlanWalk(plan, slots=worker.slots - len(mine), room=pool_room(state))
-    leases: list[Lease] = []
-    more = False
-    for take in plan.takes:
-        want = walk.most(take)
-        if want <= 0 or state.rule_index.lane_paused(take.key.lane):
-            continue
-        taken, stopped = _take(state, take, want, worker, claim_id)
-        more = more or stopped
-        leases += taken
-        walk.claimed(take, len(taken))
+
+    async def take_jobs(take: Take, want: int) -> tuple[list[Lease], bool]:
+        if not take.key.persist:
+            return _take_transient(state, take.key, want, worker), False
+        return await claim_class(_WaitingRecords(state, take.key, worker, claim_id), take, want, state.now_at)
+
+    leases, more = run_now(claim_takes(plan, walk, state.rule_index, take_jobs))
+    state.count("claimed", len(leases))
     for total, count in walk.promoted.items():
         state.count(total, count)
     if leases:
@@ -93,41 +95,39 @@ def _claim(state: MemoryState, worker: WorkerInfo, claim_id: bytes, plan: Plan) 
     return leases, more
 
 
-def _take(
-    state: MemoryState, take: Take, want: int, worker: WorkerInfo, claim_id: bytes
-) -> tuple[list[Lease], bool]:  # fmt: skip
-    """Lease up to ``want`` jobs of a class, and return whether it stopped because it skipped too many.
+class _WaitingRecords:
+    """The waiting jobs of a class, from the front of its queue and its open blocked queues."""
 
-    It cancels expired jobs on the way, and moves jobs that a limit holds back to a blocked queue.
-    """
-    if not take.key.persist:
-        return _take_transient(state, take.key, want, worker), False
-    queue = state.queues.get(take.key, ClassQueue())
-    leases: list[Lease] = []
-    skipped = 0
-    while len(leases) < want and (first := queue.first(state.now_at)) is not None:
-        record = state.by_seq[first[1]]
-        if take.until_at is not None and (record.eligible_at or 0) > take.until_at:
-            break
-        if skipped == SKIPPED_MAX:
-            return leases, True
-        if state.is_past(record.expires_at):
-            finish.end_queued(state, record, "expired")
-            state.changed.append(record.new.job_id)
-            skipped += 1
-            continue
-        fits, assigned = fit_rung(state.rule_index.ladder, running_jobs(state), take.key.rung)
-        if not fits:
-            break
-        full = full_key(state, record)
+    times = attrgetter("eligible_at", "expires_at")
+    on_ladder = True
+
+    def __init__(self, state: MemoryState, key: ClassKey, worker: WorkerInfo, claim_id: bytes) -> None:
+        self._state = state
+        self._queue = state.queues.get(key, ClassQueue())
+        self._rung = key.rung
+        self._worker = worker
+        self._claim_id = claim_id
+        self._assigned: str | None = None
+
+    async def next(self) -> list[StoredJob]:
+        first = self._queue.first(self._state.now_at)
+        return [] if first is None else [self._state.by_seq[first[1]]]
+
+    async def expire(self, record: StoredJob) -> None:
+        finish.end_queued(self._state, record, "expired")
+        self._state.changed.append(record.new.job_id)
+
+    async def has_room(self) -> bool:
+        fits, self._assigned = fit_rung(self._state.rule_index.ladder, running_jobs(self._state), self._rung)
+        return fits
+
+    async def start(self, record: StoredJob) -> Lease | None:
+        full = full_key(self._state, record)
         if full is not None:
-            block(state, queue, record, *full)
-            skipped += 1
-            continue
-        _start(state, record, queue, worker, claim_id, assigned)
-        leases.append(lease_of(record, state.rule_index.ladder))
-    state.count("claimed", len(leases))
-    return leases, False
+            block(self._state, self._queue, record, *full)
+            return None
+        _start(self._state, record, self._queue, self._worker, self._claim_id, self._assigned)
+        return lease_of(record, self._state.rule_index.ladder)
 
 
 def _take_transient(state: MemoryState, key: ClassKey, want: int, worker: WorkerInfo) -> list[Lease]:
@@ -136,7 +136,6 @@ def _take_transient(state: MemoryState, key: ClassKey, want: int, worker: Worker
     taken = [entry for entry in listed if entry[1].task not in paused][:want]
     for entry in taken:
         listed.remove(entry)
-    state.count("claimed", len(taken))
     return [transient_lease(seq, job, worker, state.now_at) for seq, job in taken]
 
 

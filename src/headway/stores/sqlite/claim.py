@@ -12,7 +12,8 @@ from headway.core.policy.ladder import budget_of, counts_on, fit_rung
 from headway.core.policy.wait_reasons import blocked_queue_reason
 from headway.core.snapshot import Plan, PlanWalk, Take
 from headway.core.worker import WorkerState
-from headway.stores.base import SKIPPED_MAX, Exchange, ExchangeReply
+from headway.stores.base import Exchange, ExchangeReply
+from headway.stores.claim_loop import claim_class, claim_takes
 from headway.stores.sql.exchange import apply_reports, make_due_eligible
 from headway.stores.sql.finish import cancel
 from headway.stores.sql.limits import unblock_head
@@ -79,22 +80,19 @@ async def _take_all(tx: SqliteTransaction, request: Exchange, plan: Plan, slots:
     worker_id = request.worker_id or ""
     limit_check = LimitCheck(tx)
     walk = PlanWalk(plan, slots=slots, room=await limit_check.pool_room())
-    leases: list[Lease] = []
-    more = False
-    for take in plan.takes:
-        want = walk.most(take)
-        if want <= 0 or tx.rule_index.lane_paused(take.key.lane):
-            continue
+
+    async def take_jobs(take: Take, want: int) -> tuple[list[Lease], bool]:
         class_id = await tx.find_class(take.key)
         if class_id is None:
-            continue
-        if take.key.persist:
-            got, unseen = await _take(tx, limit_check, take, class_id, want, worker_id, request.claim_id)
-        else:
-            got, unseen = await _take_transient(tx, take.key, class_id, want, worker_id), False
-        more = more or unseen
-        leases += got
-        walk.claimed(take, len(got))
+            return [], False
+        if not take.key.persist:
+            return await _take_transient(tx, take.key, class_id, want, worker_id), False
+        waiting = _WaitingRows(tx, limit_check, take.key, class_id, want, worker_id, request.claim_id)
+        found = await claim_class(waiting, take, want, tx.now_at)
+        await waiting.write_leases()
+        return found
+
+    leases, more = await claim_takes(plan, walk, tx.rule_index, take_jobs)
     await limit_check.settle()
     if leases:
         await tx.note_claim(request.claim_id, sum(lease.persist for lease in leases), worker_id)
@@ -102,138 +100,121 @@ async def _take_all(tx: SqliteTransaction, request: Exchange, plan: Plan, slots:
     return leases, more
 
 
-async def _take(
-    tx: SqliteTransaction, limit_check: LimitCheck, take: Take, class_id: int, want: int, worker_id: str, token: bytes
-) -> tuple[list[Lease], bool]:  # fmt: skip
-    """Lease up to ``want`` jobs of a class. Cancel expired jobs, and move jobs without room in a limit to its queue.
+class _WaitingRows:
+    """The waiting jobs of a class, merged in order from the class itself and its open blocked queues.
 
-    Return the leases, and whether the claim stopped because it had skipped ``SKIPPED_MAX`` jobs.
-    """
-    key, rule_index, now_at = take.key, tx.rule_index, tx.now_at
-    are_plain, has_no_limits = tx.rows.are_plain, rule_index.has_no_limits
-    on_ladder = counts_on(rule_index.ladder, key.rung)
-    leases: list[Lease] = []
-    taken: list[tuple[Any, ...]] = []  # Jobs from the class itself, leased together at the end.
-    reached = LOWEST  # The highest order key taken in a fair class.
-    assigned: str | None = None
-    budget_ms: int | None = None
-    passed = 0
-    more = False
-    waiting = _WaitingJobs(tx, class_id, want)
-    blocked_by, batch = await waiting.next()
-    while batch:
-        for row in batch:
-            (
-                order_key, seq, eligible_at, epoch, attempts, crashes, timeout_ms, job_id, task, payload, tenant,
-                trace_id, max_retries, asked_timeout_ms, retry, expires_at, limits, sharer, blocked_at, submitted_at,
-                *_,
-            ) = row  # fmt: skip
-            if take.until_at is not None and eligible_at > take.until_at:
-                break
-            if passed == SKIPPED_MAX:
-                more = True
-                break
-            if expires_at is not None and expires_at <= now_at:
-                await _expire(tx, seq)
-                passed += 1
-                continue
-            if on_ladder:
-                fits, assigned = fit_rung(rule_index.ladder, await limit_check.running(), key.rung)
-                if not fits:
-                    break
-            held = None
-            again, unreadable = None, None
-            if retry is not None or not are_plain(task, payload, tenant, trace_id):
-                run = tx.rows.read_run(task, payload, tenant, trace_id, retry)
-                task, payload, tenant, trace_id, again, unreadable = run
-            if limits is not None or (not has_no_limits and rule_index.may_limit(task, tenant)):
-                try:
-                    bound = tx.rows.read_strings(limits)
-                    keys = rule_index.keys(task, tenant, bound)
-                except DAMAGE as problem:  # The job never runs, so no limit counts it.
-                    keys, unreadable = [], why_unreadable(problem)
-                full = await limit_check.full_key(keys)
-                if full is not None:
-                    await block(tx, class_id, blocked_by, order_key, seq, full)
-                    passed += 1
-                    continue
-                held = await limit_check.take(keys)
-            if on_ladder:
-                await limit_check.assign(assigned)
-                budget_ms = budget_of(rule_index.ladder, assigned)
-            if blocked_by:
-                rule = rule_index.rules.limits.get(blocked_by.partition("=")[0])
-                blocked_for = blocked_queue_reason(blocked_by, is_rate=rule is not None and rule.concurrency is None)
-                one = [(row, held, assigned, blocked_for, now_at - blocked_at)]
-                await tx.write_leases(class_id, blocked_by, worker_id, token, one)
-                await unblock_head(tx, class_id, blocked_by)
-            else:
-                taken.append((row, held, assigned, None, None))
-            if sharer is not None and order_key > reached:
-                reached = order_key
-            leases.append(
-                Lease(
-                    job_id, seq, token, task, payload, key.lane, tenant, trace_id, epoch + 1, attempts + 1, crashes,
-                    max_retries, timeout_ms, asked_timeout_ms, again, now_at, False, key.needs, worker_id, key.rung,
-                    assigned, budget_ms, submitted_at, eligible_at, unreadable,
-                )
-            )  # fmt: skip
-            if len(leases) == want:
-                break
-        else:
-            blocked_by, batch = await waiting.next()
-            continue
-        break
-    if taken:
-        await tx.write_leases(class_id, "", worker_id, token, taken)
-    if reached > LOWEST:
-        await tx.db.run("class_clock", reached, class_id)
-    return leases, more
-
-
-class _WaitingJobs:
-    """Reads the jobs of a class in order, merged from the class itself and its open blocked queues.
-
-    The caller must process each batch before it reads the next. While a blocked queue is open, a batch is one job,
-    because processing it may change which queue has the next job.
+    While a blocked queue is open, ``next`` returns one job, because starting it may change which queue has the next.
     """
 
-    def __init__(self, tx: SqliteTransaction, class_id: int, count: int) -> None:
-        self._db = tx.db
+    times = itemgetter(2, 15)
+
+    def __init__(
+        self,
+        tx: SqliteTransaction,
+        limit_check: LimitCheck,
+        key: ClassKey,
+        class_id: int,
+        count: int,
+        worker_id: str,
+        token: bytes,
+    ) -> None:
+        self.on_ladder = counts_on(tx.rule_index.ladder, key.rung)
+        self._tx = tx
+        self._limit_check = limit_check
+        self._key = key
         self._class_id = class_id
         self._count = count
+        self._worker_id = worker_id
+        self._token = token
         self._opened = tx.has_open_blocked  # No queue opens during a claim.
         self._line: list[Any] = []  # Jobs read from the class itself, the next one last.
         self._after = (LOWEST, 0)
         self._exhausted = False
+        self._blocked_by = ""  # The key that blocked the jobs that were returned last.
+        self._assigned: str | None = None
+        self._taken: list[tuple[Any, ...]] = []  # Jobs from the class itself, leased together at the end.
+        self._reached = LOWEST  # The highest order key taken in a fair class.
 
-    async def next(self) -> tuple[str, Sequence[Any]]:
-        """Return the key that blocked the next jobs, or '', and these jobs. The list is empty at the end."""
+    async def next(self) -> Sequence[Any]:
+        db = self._tx.db
+        self._blocked_by = ""
         if not self._line and not self._exhausted:
-            found = await self._db.run("claim_head", self._class_id, "", *self._after, self._count)
+            found = await db.run("claim_head", self._class_id, "", *self._after, self._count)
             self._exhausted = len(found) < self._count
             if not self._opened:
                 if found:
                     self._after = (found[-1][0], found[-1][1])
-                return "", found
+                return found
             self._line = list(reversed(found))
         if self._opened:
-            queue = await self._db.row("blocked_first", self._class_id)
+            queue = await db.row("blocked_first", self._class_id)
             self._opened = queue is not None
             if queue is not None and (not self._line or (queue[1], queue[2]) < (self._line[-1][0], self._line[-1][1])):
-                head = await self._db.row("claim_head", self._class_id, queue[0], queue[1], queue[2] - 1, 1)
-                return queue[0], [] if head is None else [head]  # None: another process is cancelling it.
+                self._blocked_by = queue[0]
+                head = await db.row("claim_head", self._class_id, queue[0], queue[1], queue[2] - 1, 1)
+                return [] if head is None else [head]  # None: another process is cancelling it.
         if not self._line:
-            return "", []
+            return []
         row = self._line.pop()
         self._after = (row[0], row[1])
-        return "", [row]
+        return [row]
 
+    async def expire(self, row: Any) -> None:
+        [found] = await self._tx.db.rows("get_by_seq", self._tx.rows.array([row[1]]))
+        await cancel(self._tx, found, "expired")
+        self._tx.changed.append(found["job_id"])
 
-async def _expire(tx: SqliteTransaction, seq: int) -> None:
-    [found] = await tx.db.rows("get_by_seq", tx.rows.array([seq]))
-    await cancel(tx, found, "expired")
-    tx.changed.append(found["job_id"])
+    async def has_room(self) -> bool:
+        ladder, running = self._tx.rule_index.ladder, await self._limit_check.running()
+        fits, self._assigned = fit_rung(ladder, running, self._key.rung)
+        return fits
+
+    async def start(self, row: Any) -> Lease | None:
+        (
+            order_key, seq, eligible_at, epoch, attempts, crashes, timeout_ms, job_id, task, payload, tenant,
+            trace_id, max_retries, asked_timeout_ms, retry, _, limits, sharer, blocked_at, submitted_at, *_,
+        ) = row  # fmt: skip
+        tx, key, rule_index = self._tx, self._key, self._tx.rule_index
+        held, again, unreadable, assigned, budget_ms = None, None, None, self._assigned, None
+        if retry is not None or not tx.rows.are_plain(task, payload, tenant, trace_id):
+            run = tx.rows.read_run(task, payload, tenant, trace_id, retry)
+            task, payload, tenant, trace_id, again, unreadable = run
+        if limits is not None or (not rule_index.has_no_limits and rule_index.may_limit(task, tenant)):
+            try:
+                keys = rule_index.keys(task, tenant, tx.rows.read_strings(limits))
+            except DAMAGE as problem:  # The job never runs, so no limit counts it.
+                keys, unreadable = [], why_unreadable(problem)
+            full = await self._limit_check.full_key(keys)
+            if full is not None:
+                await block(tx, self._class_id, self._blocked_by, order_key, seq, full)
+                return None
+            held = await self._limit_check.take(keys)
+        if self.on_ladder:
+            await self._limit_check.assign(assigned)
+            budget_ms = budget_of(rule_index.ladder, assigned)
+        if self._blocked_by:
+            rule = rule_index.rules.limits.get(self._blocked_by.partition("=")[0])
+            is_rate = rule is not None and rule.concurrency is None
+            blocked_for = blocked_queue_reason(self._blocked_by, is_rate=is_rate)
+            one = [(row, held, assigned, blocked_for, tx.now_at - blocked_at)]
+            await tx.write_leases(self._class_id, self._blocked_by, self._worker_id, self._token, one)
+            await unblock_head(tx, self._class_id, self._blocked_by)
+        else:
+            self._taken.append((row, held, assigned, None, None))
+        if sharer is not None and order_key > self._reached:
+            self._reached = order_key
+        return Lease(
+            job_id, seq, self._token, task, payload, key.lane, tenant, trace_id, epoch + 1, attempts + 1, crashes,
+            max_retries, timeout_ms, asked_timeout_ms, again, tx.now_at, False, key.needs, self._worker_id, key.rung,
+            assigned, budget_ms, submitted_at, eligible_at, unreadable,
+        )  # fmt: skip
+
+    async def write_leases(self) -> None:
+        """Write the leases of the started jobs that no limit had blocked, and the clock of a fair class."""
+        if self._taken:
+            await self._tx.write_leases(self._class_id, "", self._worker_id, self._token, self._taken)
+        if self._reached > LOWEST:
+            await self._tx.db.run("class_clock", self._reached, self._class_id)
 
 
 async def _take_transient(
