@@ -37,6 +37,11 @@ class PauseSet:
             *(f"tenant {name}" for name in self.tenants),
         ]
 
+    def holding(self, lane: str, task: str, tenant: str | None) -> list[str]:
+        """Return the names of the pauses that hold back a job."""
+        own = {"everything", f"lane {lane}", f"task {task}", *([] if tenant is None else [f"tenant {tenant}"])}
+        return [name for name in self.names() if name in own]
+
 
 def pausing(lane: str | None, task: str | None, tenant: str | None) -> Callable[[PauseSet], PauseSet]:
     """Return the change that pauses these, or everything if none is named."""

@@ -12,7 +12,7 @@ from headway.core.diagnostics import AHEAD_COUNTED, JobDiagnostics, LimitView, Q
 from headway.core.distributions import LaneArrivals, Lengths, Model
 from headway.core.job import ClassKey, State
 from headway.core.policy.document import Policy
-from headway.core.policy.enforced import PAUSE, PauseSet, RuleIndex
+from headway.core.policy.enforced import PAUSE, RuleIndex
 from headway.core.policy.fluid_model import FluidRun, LaneFlow, declared
 from headway.core.policy.positions import QueuePositions, waiting_in
 from headway.core.policy.slot_release import POINTS
@@ -115,7 +115,7 @@ class Forecast:
         waiting = waiting_in(self.queue.snapshot, key)
         ahead = waiting if delayed or request.blocked_by is not None else request.ahead
         position = self.places.of(key, ahead)
-        if is_paused(request, self.queue.rules.paused):
+        if self.queue.rules.paused.holding(key.lane, request.task, request.tenant):
             return Estimate(position=position)
         run = self._run(request)
         flow = run.flows.get(key.lane)
@@ -270,16 +270,6 @@ def _at(times: Sequence[float], values: Sequence[float], moment: float) -> float
         return values[-1]
     part = (moment - times[at - 1]) / (times[at] - times[at - 1])
     return values[at - 1] + (values[at] - values[at - 1]) * part
-
-
-def is_paused(request: EstimateRequest, paused: PauseSet) -> bool:
-    """Return whether a pause holds back the job at this place."""
-    return (
-        paused.everything
-        or request.key.lane in paused.lanes
-        or request.task in paused.tasks
-        or (request.tenant is not None and request.tenant in paused.tenants)
-    )
 
 
 def _in_turn(points: Sequence[float], lengths: Lengths, turn: int) -> tuple[float, float]:

@@ -68,11 +68,7 @@ def _check_lanes(policy: Policy, pool: Pool, guarantees: Iterable[Guarantee]) ->
         lane, rise = policy.lanes[sure.lane], sure.level - best
         reached = len(lane.promote_after_ms) >= rise
         if sure.after_ms is None and reached:
-            yield Finding(
-                "starves",
-                "reserve",
-                f"lane {sure.lane} can wait for ever: {_shut_out(policy, pool)}",
-            )
+            yield Finding("starves", "reserve", f"lane {sure.lane} can wait for ever: {_shut_out(policy, pool)}")
         elif sure.after_ms is None:
             yield Finding(
                 "starves",

@@ -106,14 +106,7 @@ def _held_back(diagnosis: JobDiagnostics) -> Iterator[Reason]:
     if job.due_at is not None and job.due_at > queue.now_at:
         seconds = (job.due_at - queue.now_at) / 1_000
         yield Reason("scheduled", f"not due for {length(seconds)}", {"due_at": job.due_at, "in_s": seconds})
-    paused = queue.rules.paused
-    names = [
-        *(["everything"] if paused.everything else []),
-        *([f"lane {job.lane}"] if job.lane in paused.lanes else []),
-        *([f"task {job.task}"] if job.task in paused.tasks else []),
-        *([f"tenant {job.tenant}"] if job.tenant is not None and job.tenant in paused.tenants else []),
-    ]
-    for name in names:
+    for name in queue.rules.paused.holding(job.lane, job.task, job.tenant):
         yield Reason("paused", f"{name} is paused", {"paused": name})
 
 
