@@ -86,7 +86,10 @@ class Program:
             try:
                 found = find_files(folder, self.collect, self.files)
                 self._judge(ended, supervisor, found)
-                return await self._output(ended, supervisor, folder, found)
+                output = await self._made(ended, supervisor, folder, found)
+                if (size := output.size()) > self.largest:
+                    raise supervisor.failure(ended)(_too_large(size, self.largest), retriable=False)
+                return output
             except CommandFailed:
                 if ended.problem is None:
                     keep(await _uncancelled(self._collect_output(ended, supervisor, folder)))
@@ -109,7 +112,7 @@ class Program:
         if ended.problem is not None:
             why = os.strerror(ended.problem) if ended.problem else "its limits cannot be set here"
             raise CommandFailed(f"{self.name} could not be started: {why}", retriable=False)
-        failed = partial(CommandFailed, exit_code=code, stdout=supervisor.stdout, stderr=supervisor.stderr)
+        failed = supervisor.failure(ended)
         size = len(supervisor.output[0]) + len(supervisor.output[1]) + sum(found.values())
         if ended.too_much or supervisor.too_much or size > limits.output or _was(code, "SIGXFSZ"):
             raise failed(f"output limit ({limits.output} bytes)", retriable=False)
@@ -136,20 +139,6 @@ class Program:
             memory = self.limits.memory
             hint = f" (its memory limit is {memory} bytes)" if memory else " (was there enough memory?)"
         return f"{self.name} was killed by {name}{hint}"
-
-    async def _output(
-        self, ended: _ProgramExit, supervisor: _SupervisorProcess, folder: str, found: Mapping[str, int]
-    ) -> Output:
-        output = await self._made(ended, supervisor, folder, found)
-        if (size := output.size()) > self.largest:
-            raise CommandFailed(
-                _too_large(size, self.largest),
-                exit_code=0,
-                stdout=supervisor.stdout,
-                stderr=supervisor.stderr,
-                retriable=False,
-            )
-        return output
 
     async def _made(
         self, ended: _ProgramExit, supervisor: _SupervisorProcess, folder: str, found: Mapping[str, int]
@@ -226,6 +215,10 @@ class _SupervisorProcess:
     @property
     def stderr(self) -> str:
         return self.output[1].decode(errors="replace")
+
+    def failure(self, ended: _ProgramExit) -> Callable[..., CommandFailed]:
+        """Return a function that builds the error of a program, with its exit code and output."""
+        return partial(CommandFailed, exit_code=ended.code, stdout=self.stdout, stderr=self.stderr)
 
     async def folder(self) -> str:
         """Return the folder that the supervisor made for the program."""

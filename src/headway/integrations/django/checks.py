@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from types import FunctionType, ModuleType
 from typing import Any
@@ -51,7 +52,7 @@ def check_database(**_: Any) -> list[CheckMessage]:
         return [Error(f"IOQUEUE_DATABASE names {alias!r}, which is not in DATABASES.", id="ioqueue.E003")]
     connection = connections[alias]
     if connection.vendor == "sqlite":
-        return _check_sqlite(alias)
+        return [*_check_sqlite(alias)]
     if connection.vendor != "postgresql":
         return [Error(f"Jobs cannot be kept in {alias!r}: it is {connection.vendor}.", hint=WORKS, id="ioqueue.E004")]
     missing = [name for name in ("asyncpg", "psycopg") if find_spec(name) is None]
@@ -97,43 +98,33 @@ def _referred_to(module: ModuleType) -> set[str]:
     return found
 
 
-def _check_sqlite(alias: str) -> list[CheckMessage]:
-    found: list[CheckMessage] = []
+def _check_sqlite(alias: str) -> Iterator[CheckMessage]:
     try:
         check_sqlite()
     except ConfigError as problem:
-        found.append(Error(str(problem), id="ioqueue.E005"))
+        yield Error(str(problem), id="ioqueue.E005")
     options, _ = read_options()
     if options.store is not None:
-        found.append(
-            Error("IOQUEUE_STORE is set, and the jobs are kept in SQLite.", hint=SQLITE_HINT, id="ioqueue.E007")
-        )
+        yield Error("IOQUEUE_STORE is set, and the jobs are kept in SQLite.", hint=SQLITE_HINT, id="ioqueue.E007")
     if is_in_memory(alias) and not in_tests():
-        found.append(
-            Warning(
-                f"The database {alias!r} is in memory: jobs can be submitted and looked at, and no worker sees them.",
-                hint="Give it a file.",
-                id="ioqueue.W003",
-            )
+        yield Warning(
+            f"The database {alias!r} is in memory: jobs can be submitted and looked at, and no worker sees them.",
+            hint="Give it a file.",
+            id="ioqueue.W003",
         )
     if not _begins_as_writer(alias):
-        found.append(
-            Warning(
-                'A transaction that reads before it submits a job fails with "database is locked", however long the '
-                f"timeout, if a worker has written in between: transactions on {alias!r} begin as readers.",
-                hint='Let them begin as writers: "OPTIONS": {"transaction_mode": "IMMEDIATE"} in DATABASES.',
-                id="ioqueue.W004",
-            )
+        yield Warning(
+            'A transaction that reads before it submits a job fails with "database is locked", however long the '
+            f"timeout, if a worker has written in between: transactions on {alias!r} begin as readers.",
+            hint='Let them begin as writers: "OPTIONS": {"transaction_mode": "IMMEDIATE"} in DATABASES.',
+            id="ioqueue.W004",
         )
     if connections[alias].timezone_name != "UTC":
-        found.append(
-            Warning(
-                f"Times in the database {alias!r} are not UTC, and those of IOJob always are.",
-                hint="Set USE_TZ = True, and no TIME_ZONE for this database.",
-                id="ioqueue.W005",
-            )
+        yield Warning(
+            f"Times in the database {alias!r} are not UTC, and those of IOJob always are.",
+            hint="Set USE_TZ = True, and no TIME_ZONE for this database.",
+            id="ioqueue.W005",
         )
-    return found
 
 
 def _begins_as_writer(alias: str) -> bool:
