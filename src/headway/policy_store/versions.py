@@ -6,7 +6,6 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,15 +24,14 @@ CURRENT = "current"
 TRIES = 20  # Attempts. Each failure means that another process applied a policy, and 20 never do at once.
 
 
-@dataclass(frozen=True)
-class PolicyVersion:
+class PolicyVersion(msgspec.Struct, frozen=True, dict=True):
     """A version of the policy. Equal policies have an equal ``digest``, however they were written."""
 
     version: int
     applied_at: int
     note: str
     digest: str
-    data: dict[str, Any]
+    data: dict[str, Any] = msgspec.field(name="policy")  # So named in the store.
 
     @cached_property
     def policy(self) -> Policy:
@@ -45,14 +43,6 @@ class PolicyVersion:
             raise PolicyError(f"{why}:\n{problem}", problems=problem.problems) from problem
 
 
-class _VersionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    version: int
-    applied_at: int
-    note: str
-    digest: str
-    policy: dict[str, Any]
-
-
 class _Pointer(msgspec.Struct, frozen=True):
     """The numbers of the current version and of the one before. Versions only grow, so it never points back."""
 
@@ -62,7 +52,7 @@ class _Pointer(msgspec.Struct, frozen=True):
 
 _READERS: dict[str, tuple[Callable[[str], Any], ...]] = {".toml": (tomllib.loads,), ".json": (json.loads,)}
 _encode = msgspec.json.Encoder().encode
-_read_version = msgspec.json.Decoder(_VersionRecord)
+_read_version = msgspec.json.Decoder(PolicyVersion)
 _read_pointer = msgspec.json.Decoder(_Pointer)
 
 
@@ -114,7 +104,7 @@ async def history(store: Store) -> list[PolicyVersion]:
     reader = DocumentReader(POLICIES, _read_version.decode)
     documents = [document for document in await store.read(POLICIES) if document.name != CURRENT]
     found = [made for document in documents if (made := reader.read(document.name, document.body)) is not None]
-    return sorted(map(_version_of, found), key=lambda applied: applied.version)
+    return sorted(found, key=lambda applied: applied.version)
 
 
 async def current_version(store: Store) -> int:
@@ -139,12 +129,11 @@ async def apply_policy(store: Store, policy: Policy, *, now_at: int, note: str =
             return current
         names = [document.name for document in await store.read(POLICIES) if document.name.isdecimal()]
         version = 1 + max(map(int, names), default=0)  # A damaged version keeps its number.
-        made = _VersionRecord(version=version, applied_at=now_at, note=note, digest=digest, policy=data)
-        body = _encode(made)
-        if await store.write(POLICIES, _name(version), body, if_version=0) is not None:
+        made = PolicyVersion(version, now_at, note, digest, data)
+        if await store.write(POLICIES, _name(version), _encode(made), if_version=0) is not None:
             await _point(store, version)
             await _finish_pending(store)
-            return _applied(body)
+            return made
     raise StoreBusy("others keep applying policies at the same time; try again")
 
 
@@ -214,14 +203,9 @@ async def _finish_pending(store: Store) -> None:
 
 def _applied(body: bytes) -> PolicyVersion:
     try:
-        made = _read_version.decode(body)
+        return _read_version.decode(body)
     except DAMAGE as problem:
         raise PolicyError(f"a policy in the store cannot be read: {problem}") from problem
-    return _version_of(made)
-
-
-def _version_of(made: _VersionRecord) -> PolicyVersion:
-    return PolicyVersion(made.version, made.applied_at, made.note, made.digest, made.policy)
 
 
 def _name(version: int) -> str:
