@@ -16,17 +16,10 @@ from headway.estimates.accuracy import AccuracySummary, summaries
 from headway.estimates.forecaster import Forecaster
 from headway.estimates.load import check_here, recent_load
 from headway.metrics.documents import read_documents
+from headway.policy_store import versions
 from headway.policy_store.cron_views import CronView, read_cron_views
 from headway.policy_store.rule_documents import change_paused, read_paused
-from headway.policy_store.versions import (
-    PolicyVersion,
-    apply_policy,
-    current_version,
-    history,
-    read_applied,
-    read_current,
-    roll_back,
-)
+from headway.policy_store.versions import PolicyVersion
 from headway.stores.base import Store
 from headway.stores.paging import passed_over
 
@@ -98,25 +91,27 @@ class StoreOperator:
 
     async def policy(self) -> Policy:
         """Read the policy in force."""
-        current = await read_current(self._store)
+        current = await versions.read_current(self._store)
         return BUILT_IN if current is None else current.policy
 
     async def policy_version(self, version: int | None = None) -> PolicyVersion:
         """Read a version of the policy; the current one if none is named."""
-        return await read_applied(self._store, await current_version(self._store) if version is None else version)
+        return await versions.read_applied(
+            self._store, await versions.current_version(self._store) if version is None else version
+        )
 
     async def policy_versions(self) -> list[PolicyVersion]:
         """Read all versions, newest first."""
-        return (await history(self._store))[::-1]
+        return (await versions.history(self._store))[::-1]
 
     async def apply_policy(self, policy: Policy, note: str) -> PolicyChange:
         before, checked = await self.policy_version(), await check_here(self._store, policy)
-        after = await apply_policy(self._store, policy, now_at=await self.now_at(), note=note)
+        after = await versions.apply_policy(self._store, policy, now_at=await self.now_at(), note=note)
         return PolicyChange(before, after, checked.findings)
 
     async def roll_back(self, to: int | None) -> PolicyChange:
         before = await self.policy_version()
-        after = await roll_back(self._store, to=to, now_at=await self.now_at())
+        after = await versions.roll_back(self._store, to=to, now_at=await self.now_at())
         return PolicyChange(before, after, (await check_here(self._store, after.policy)).findings)
 
     async def recent_load(self, policy: Policy) -> OfferedLoad | None:

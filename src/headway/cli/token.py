@@ -13,18 +13,9 @@ from headway.cli.store_access import STORE_HERE, JsonFlag, StoreOptions, cli_use
 from headway.core.errors import ConfigError
 from headway.core.policy.units import parse_length
 from headway.core.suggest import did_you_mean
+from headway.security import tokens
 from headway.security.audit import AuditRecord, read_audit
-from headway.security.tokens import (
-    SCOPES,
-    Token,
-    check_scopes,
-    check_tasks,
-    create_token,
-    forget_token,
-    id_of,
-    list_tokens,
-    revoke_token,
-)
+from headway.security.tokens import SCOPES, Token
 
 STATUS_STYLES = {"active": "green", "expired": "yellow", "revoked": "red"}
 
@@ -70,14 +61,14 @@ def create(
     is bound to these tasks and may publish them; without `--tasks` it may
     publish none.
     """
-    scopes = check_scopes(_split(scope))
-    bound = None if tasks is None else check_tasks(_split(tasks), scopes)
+    scopes = tokens.check_scopes(_split(scope))
+    bound = None if tasks is None else tokens.check_tasks(_split(tasks), scopes)
     expires_ms = None if expires is None else _read_expires(expires)
 
     async def make() -> tuple[Token, str, int]:
         async with opened(place, create=True) as store:
             now_at = (await store.snapshot()).now_at
-            made, text = await create_token(
+            made, text = await tokens.create_token(
                 store,
                 scopes,
                 tenant=tenant,
@@ -111,7 +102,7 @@ def list_all(*, json: JsonFlag = False, place: StoreOptions = STORE_HERE) -> int
 
     async def read() -> tuple[list[Token], int]:
         async with opened(place) as store:
-            return await list_tokens(store), (await store.snapshot()).now_at
+            return await tokens.list_tokens(store), (await store.snapshot()).now_at
 
     found, now_at = run(read())
     if json:
@@ -136,14 +127,14 @@ def revoke(
     Streams that were opened with them end, too. Exits with 1 if there is no
     such token.
     """
-    ids = [id_of(word) or word for word in dict.fromkeys([token_id, *more])]
+    ids = [tokens.id_of(word) or word for word in dict.fromkeys([token_id, *more])]
 
     async def end() -> list[tuple[bool, str]]:
         async with opened(place) as store:
             now_at = (await store.snapshot()).now_at
-            verb = forget_token if forget else revoke_token
+            verb = tokens.forget_token if forget else tokens.revoke_token
             ended = [await verb(store, one, now_at=now_at, who=cli_user()) for one in ids]
-            known = [one.token_id for one in await list_tokens(store)] if None in ended else []
+            known = [one.token_id for one in await tokens.list_tokens(store)] if None in ended else []
         return [_answer(*pair, known, forgotten=forget) for pair in zip(ids, ended, strict=True)]
 
     answers = run(end())

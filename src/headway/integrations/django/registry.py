@@ -8,7 +8,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 from headway.client.app import Headway
 from headway.client.job import Job
 from headway.client.options import Unique
-from headway.client.task import Call, Task
+from headway.client.task import Task
 from headway.core.errors import ConfigError
 from headway.integrations.django.queue import Queue, queue
 
@@ -39,21 +39,21 @@ class IoTask(Generic[P, R]):
         A transient job is sent after the commit. Raises ``ValueError`` for arguments that JSON cannot hold, and
         ``TypeError`` for arguments that the function does not take.
         """
-        return self._queue.enqueue(self._call(args, kwargs))
+        return self.app.enqueue(self.task.call(*args, **kwargs))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job from a coroutine, such as an async view."""
-        return await self._queue.aenqueue(self._call(args, kwargs))
+        return await self.app.aenqueue(self.task.call(*args, **kwargs))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> str | None:
         """Submit a job as ``enqueue`` does. Return its id, or None for a transient job."""
-        return self._queue.submit(self._call(args, kwargs))
+        return self.app.submit(self.task.call(*args, **kwargs))
 
     send = __call__
 
     async def asend(self, *args: P.args, **kwargs: P.kwargs) -> str | None:
         """Submit a job from a coroutine, such as an async view."""
-        return await self._queue.asubmit(self._call(args, kwargs))
+        return await self.app.asubmit(self.task.call(*args, **kwargs))
 
     def run(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call the function directly, without a job. For an ``async def``, return the coroutine."""
@@ -65,20 +65,13 @@ class IoTask(Generic[P, R]):
             raise ConfigError(f"task {self.name}: Django's connection is used anyway; leave connection= away")
         return IoTask(self.task.using(**options))
 
-    @property
-    def _queue(self) -> Queue:
-        return cast(Queue, self.task.app)
-
-    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[R]:
-        return self.task.call(*args, **kwargs)
-
     def __repr__(self) -> str:
         return f"IoTask({self.name!r})"
 
     @property
     def app(self) -> Queue:
         """The queue of the project."""
-        return self._queue
+        return cast(Queue, self.task.app)
 
 
 @overload
