@@ -61,7 +61,7 @@ class Service:
         self._endings: dict[str | None, tuple[int, asyncio.Future[None]]] = {}
         self._stopping: asyncio.Future[None] | None = None
         self._gateway: WorkerGateway | None = None
-        self._sessions: SessionBroker | None = None
+        self.sessions = SessionBroker(self)  # The interactive sessions that this process has admitted.
 
     @property
     def client(self) -> Client:
@@ -137,16 +137,8 @@ class Service:
         if self.streams >= STREAMS_MAX:
             raise Problem("too_many_streams", f"{self.streams:,} streams are open here; try again later")
 
-    @property
-    def sessions(self) -> SessionBroker:
-        """The interactive sessions that this process has admitted."""
-        if self._sessions is None:
-            self._sessions = SessionBroker(self)
-        return self._sessions
-
     async def close(self) -> None:
-        if self._sessions is not None:
-            await self._sessions.close()
+        await self.sessions.close()
         if self._gateway is not None:
             await self._gateway.close()
         await self.app.aclose()

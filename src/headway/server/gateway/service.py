@@ -10,8 +10,9 @@ import asyncio
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import uuid4
 from weakref import WeakValueDictionary
@@ -336,7 +337,7 @@ class WorkerGateway:
             session = WorkerSession(
                 self.store,
                 self.registry,
-                self._job_source_of(registration),
+                partial(self._make_job_source, worker_id),
                 registration,
                 payload_max=self._payload_max,
             )
@@ -346,19 +347,16 @@ class WorkerGateway:
             self._sessions.move_to_end(worker_id)
         return session
 
-    def _job_source_of(self, registration: Registration) -> Callable[[frozenset[str]], StoreJobSource]:
-        def make(offers: frozenset[str]) -> StoreJobSource:
-            return StoreJobSource(
-                self.store,
-                self.in_force,
-                registration.worker_id,
-                tuple(offers),
-                durations=self.durations,
-                recorder=self.recorder,
-                offset=random.random(),
-            )
-
-        return make
+    def _make_job_source(self, worker_id: str, offers: frozenset[str]) -> StoreJobSource:
+        return StoreJobSource(
+            self.store,
+            self.in_force,
+            worker_id,
+            tuple(offers),
+            durations=self.durations,
+            recorder=self.recorder,
+            offset=random.random(),
+        )
 
     async def _make_room(self, new_name: str) -> None:
         """Drop the sessions that were unused for longest. The store can rebuild them."""
