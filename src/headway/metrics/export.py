@@ -34,9 +34,6 @@ async def render(store: Store, policy: Policy, accept: str = "") -> tuple[bytes,
     return write_text(await collect(store, policy), content_type).encode(), content_type
 
 
-# ---------------------------------------------------------------------- counts of the store
-
-
 def store_families(stats: Stats, policy: Policy) -> Iterator[MetricFamily]:
     """Yield the metrics that one read of the store contains."""
     lanes = _lanes(stats, policy)
@@ -159,9 +156,6 @@ def _reserved(live: Sequence[WorkerInfo], policy: Policy) -> int:
 
 def _running(workers: Iterable[WorkerInfo]) -> int:
     return sum(worker.running for worker in workers)
-
-
-# ---------------------------------------------------------------------- counts of processes
 
 
 def counted_families(document: MetricsDocument, policy: Policy, tasks: Collection[str] = ()) -> Iterator[MetricFamily]:

@@ -55,9 +55,6 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
     """A message from a worker. An unknown member is most likely a misspelt one, so it is an error."""
 
 
-# ---------------------------------------------------------------------- registration
-
-
 class RegisterRequest(Request, kw_only=True):
     """A worker. All but the capabilities may be left out."""
 
@@ -129,9 +126,6 @@ class RegisterReply(msgspec.Struct, kw_only=True):
     not_published: Annotated[
         list[UnpublishedTask], Meta(description="The `tasks` that this token may not put into the catalogue.")
     ] = []
-
-
-# ---------------------------------------------------------------------- reports
 
 
 class AttemptFailure(Request, omit_defaults=True):
@@ -228,9 +222,6 @@ class OutputReply(msgspec.Struct):
     acknowledged: bool
 
 
-# ---------------------------------------------------------------------- polls
-
-
 class PollRequest(Request, omit_defaults=True, kw_only=True):
     """A worker reports what has ended and asks for tasks."""
 
@@ -316,9 +307,6 @@ class PollReply(msgspec.Struct, kw_only=True):
     next_due_seconds: float | None = None
     state: Annotated[WorkerState, Meta(description="`draining`: there will be no more tasks.")] = WorkerState.ACTIVE
     policy_version: int = 0
-
-
-# ---------------------------------------------------------------------- heartbeats
 
 
 class HeldTask(Request):

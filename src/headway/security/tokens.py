@@ -91,9 +91,6 @@ _encode = msgspec.json.Encoder().encode
 _read = msgspec.json.Decoder(_TokenRecord)
 
 
-# ---------------------------------------------------------------------- verbs
-
-
 async def create_token(
     store: Store,
     scopes: Iterable[str],
@@ -221,9 +218,6 @@ def id_of(presented: str) -> str:
     """Return the id in a token's text, or an empty text if it is not a token's."""
     parts = presented[:PRESENTED_MAX].split("_", 2)
     return parts[1] if len(parts) == 3 and parts[0] == "hw" and _ID.fullmatch(parts[1]) else ""
-
-
-# ---------------------------------------------------------------------- what a server knows of them
 
 
 class Tokens:
@@ -373,9 +367,6 @@ class Tokens:
 
     def _now_at(self) -> int:
         return self._ahead_ms + round(time.monotonic() * SECOND)
-
-
-# ---------------------------------------------------------------------- what is kept
 
 
 def _digest(text: str) -> str:

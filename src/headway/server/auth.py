@@ -81,9 +81,6 @@ ANYBODY = Principal(frozenset())
 EVERYTHING = Principal(frozenset(Scope) - {Scope.PUBLIC}, open=True)
 
 
-# ---------------------------------------------------------------------- failed attempts
-
-
 class FailureLimiter:
     """Counts failed attempts by address and by token id, in bounded memory.
 
@@ -142,9 +139,6 @@ def _network(address: str) -> str:
     if parsed.version == 4:
         return str(parsed)
     return str(parsed.ipv4_mapped or ipaddress.ip_network((parsed, 64), strict=False))
-
-
-# ---------------------------------------------------------------------- callers
 
 
 @dataclass(frozen=True, slots=True)
