@@ -180,7 +180,7 @@ class Terminal:
         os.close(self._ours)
 
 
-def until(look: Callable[[], T | None], seconds: float = 20.0) -> T:
+def until(look: Callable[[], T | None], seconds: float = 60.0) -> T:
     """Look again and again until there is something to see."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -77,7 +77,7 @@ def test_helpers_find_the_bed_of_an_app() -> None:
         work.enqueue(5)
         assert_enqueued(app, work, number=5, count=1, priority="medium")
         assert len(drain(app).completed) == 1
-    with pytest.raises(ConfigError, match="in no test bed"):
+    with pytest.raises(ConfigError, match="not in a test bed"):
         drain(app)
 
 

@@ -269,8 +269,8 @@ def make_store(settings: Settings, *, create: bool = False) -> Store:
     path = path_of(store)
     if path is not None and not create and not path.exists():
         raise NotAStore(
-            f"there is no store at {path.absolute()}; `headway up` or `headway worker` makes one, "
-            "--store or HEADWAY_STORE names another, --app or HEADWAY_APP an app whose store it is",
+            f"there is no store at {path.absolute()}; start `headway up` or `headway worker` to "
+            "create it, or name another one with --store, HEADWAY_STORE, --app or HEADWAY_APP",
             path=str(path),
         )
     return store

@@ -101,7 +101,7 @@ class Client:
             (job,) = await self.read_jobs([job_id])  # A timeout of 0 must still return a job that has ended.
             if job is not None and job.state.ended:
                 return job
-            raise ResultTimeout(f"job {job_id} has not ended within {timeout} s; it goes on", job_id=job_id) from None
+            raise ResultTimeout(f"job {job_id} has not ended within {timeout} s; it continues", job_id=job_id) from None
 
     async def events(self, job_id: JobId) -> AsyncIterator[Event]:
         events = (await self._link()).watcher.events(job_id)

@@ -221,7 +221,7 @@ class Signature:
         for name, value in values.items():
             if (lost := _lost_number(value)) is not None:
                 raise PayloadError(
-                    f"task {self._name}: argument {shown(name)} holds {lost}, which JSON cannot",
+                    f"task {self._name}: argument {shown(name)} holds {lost}, which JSON cannot represent",
                     task=self._name,
                     argument=name,
                 )
@@ -266,7 +266,7 @@ def encode_result(value: Any, *, typed: bool, largest: int) -> bytes | None:
     except Exception as problem:
         raise PayloadError(f"the result cannot be stored as JSON: {problem}") from None
     if typed and b"null" in body and (lost := _lost_number(value)) is not None:
-        raise PayloadError(f"the result holds {lost}, which JSON cannot")
+        raise PayloadError(f"the result holds {lost}, which JSON cannot represent")
     if len(body) > largest:
         raise PayloadTooLarge(f"the result takes {len(body):,} bytes, more than the {largest:,} allowed (payload_max)")
     return PAYLOAD_VERSION + body

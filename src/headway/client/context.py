@@ -194,8 +194,8 @@ class Context:
     def _session(self) -> TaskSession:
         if self._task_session is None:
             raise ConfigError(
-                f"task {self.task} has no client to talk to: only a job that a session was opened for has one, "
-                'of a task made with duration="interactive"'
+                f"task {self.task} has no client to talk to; only a job of a task with "
+                'duration="interactive" has one, once a client opened its session'
             )
         return self._task_session
 

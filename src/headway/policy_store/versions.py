@@ -134,7 +134,7 @@ async def apply_policy(store: Store, policy: Policy, *, now_at: int, note: str =
             await _point(store, version)
             await _finish_pending(store)
             return made
-    raise StoreBusy("others keep applying policies at the same time; try again")
+    raise StoreBusy("other processes keep applying policies; try again")
 
 
 async def roll_back(store: Store, *, to: int | None = None, now_at: int) -> PolicyVersion:
@@ -187,7 +187,7 @@ async def _point(store: Store, version: int) -> None:
         body = _encode(_Pointer(version, pointer.version))
         if await store.write(POLICIES, CURRENT, body, if_version=document_version) is not None:
             return
-    raise StoreBusy("others keep applying policies at the same time; try again")
+    raise StoreBusy("other processes keep applying policies; try again")
 
 
 async def _finish_pending(store: Store) -> None:

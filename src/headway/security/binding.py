@@ -19,8 +19,8 @@ def check_bind(host: str | socket.socket, has_tokens: bool, *, what: str = "the 
         return
     shown = host if isinstance(host, str) else str(host.getsockname())
     raise ConfigError(
-        f"{what} would listen at {shown or 'all addresses'!r}, where others can reach it, and no token exists to keep "
-        "them out; make one with `headway token create --scope admin`, or listen at 127.0.0.1",
+        f"{what} would listen at {shown or 'all addresses'!r}, where other machines can reach it, but no token "
+        "exists; make one with `headway token create --scope admin`, or listen at 127.0.0.1",
         setting="host",
     )
 

@@ -172,7 +172,7 @@ async def revoke_token(store: Store, token_id: str, *, now_at: int, who: str = L
                 now_at=now_at,
             )
             return after
-    raise StoreBusy("others keep changing this token; try again")
+    raise StoreBusy("other processes keep changing this token; try again")
 
 
 async def forget_token(store: Store, token_id: str, *, now_at: int, who: str = LOCAL) -> Token | None:

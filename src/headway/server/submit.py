@@ -80,7 +80,7 @@ def _call(
     service: Service, caller: Principal, new: NewTask, task: Task[Any, Any, Any], key: str | None, trace: str | None
 ) -> Call[Any]:
     if not task.options.persist:
-        raise Problem("not_stored", f"task {task.name} is transient: over HTTP there would be nothing to ask for")
+        raise Problem("not_stored", f"task {task.name} is transient, so HTTP clients cannot submit it")
     task = service.variants.of(task, new)
     tenant = tenant_for(caller, new.tenant)
     if key or trace or tenant or new.run_after or new.expires:  # Values of a single job are not cached.

@@ -18,5 +18,5 @@ class ManualClock:
         """Advance the clock by ``seconds`` plus ``ms``. Raises ``ValueError`` for a negative sum."""
         step_ms = round(seconds * 1_000) + ms
         if step_ms < 0:
-            raise ValueError(f"a clock does not go back, and this would be {step_ms} ms")
+            raise ValueError(f"a clock cannot go back; got a step of {step_ms} ms")
         self.now_at += step_ms

@@ -262,7 +262,7 @@ class _BedClient(Client):
 
 def _bed_of(app: Headway) -> Testbed:
     if not isinstance(app.client, _BedClient):
-        raise ConfigError("this app is in no test bed; write `with Testbed(app):` around the test")
+        raise ConfigError("this app is not in a test bed; write `with Testbed(app):` around the test")
     return app.client.bed
 
 

@@ -200,7 +200,7 @@ def test_a_file_without_the_tables_says_what_to_do(entry: dict[str, Any], tmp_pa
 def test_an_address_beside_djangos_is_refused() -> None:
     with override_settings(IOQUEUE_STORE="sqlite:///elsewhere.db"):
         assert found() == ["ioqueue.E007"]
-        with pytest.raises(ImproperlyConfigured, match="leave IOQUEUE_STORE away"):
+        with pytest.raises(ImproperlyConfigured, match="leave out IOQUEUE_STORE"):
             store_address()
 
 

@@ -32,7 +32,7 @@ class File(bytes):
                 try:
                     return cls(base64.b64decode(text, validate=True))
                 except (binascii.Error, ValueError):
-                    raise ValueError("is no base64") from None
+                    raise ValueError("is not base64") from None
             case _:
                 raise ValueError(f'is text, bytes or {{"base64": "…"}}, not {type(content).__name__}')
 

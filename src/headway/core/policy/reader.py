@@ -149,7 +149,7 @@ def _read_rung(table: TableReader) -> Rung:
     table.need("seconds", "a length")
     name, length_ms = table.read("name", "", read_text), table.read("seconds", 0, keys.TIMEOUT)
     if name in (ELASTIC, INTERACTIVE):
-        table.error("name", f"expected another name: {name!r} is a duration of its own")
+        table.error("name", f"expected another name: {name!r} is a built-in duration")
     limit, percent = table.read("limit", (None, None), _read_rung_limit)
     table.close()
     return Rung(name, length_ms, limit, percent)
@@ -207,7 +207,7 @@ def _read_limit(name: str, table: TableReader) -> LimitRule:
     count, period_ms = table.read("rate", (None, 0), parse_rate)
     burst = table.read("burst", 1, partial(keys.whole, least=1))
     if table.has("burst") and not table.has("rate"):
-        table.error("burst", "expected none without a rate: it is how many may start at once within one")
+        table.error("burst", "expected none without a rate; a burst is how many jobs may start at once")
     if not table.has("concurrency") and not table.has("rate"):
         table.wrong_here("expected concurrency, rate or both, found neither")
     by = table.read("by", None, read_text)
@@ -215,7 +215,7 @@ def _read_limit(name: str, table: TableReader) -> LimitRule:
         table.error("by", f"expected the name of a parameter, or 'tenant', found {by!r}")
     scope = table.read("scope", LIMIT_SCOPES[0], partial(keys.word, known=LIMIT_SCOPES))
     if table.has("scope") and by in (None, TENANT):
-        table.error("scope", "expected none without a parameter in by: it says whose values are counted together")
+        table.error("scope", "expected none without a parameter in by; a scope says whose values are counted together")
     rule = LimitRule(concurrency, count, period_ms, burst, by, table.texts("tasks"), scope)
     table.close()
     return rule

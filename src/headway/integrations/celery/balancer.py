@@ -190,5 +190,5 @@ def balancer_of(app: Celery) -> Balancer:
     """Return the balancer of an app. Raises ``ConfigError`` if the app has none."""
     found = vars(app).get(ATTRIBUTE)
     if not isinstance(found, Balancer):
-        raise ConfigError(f"the Celery app {app.main!r} has no queues of ours: call install(app) first")
+        raise ConfigError(f"the Celery app {app.main!r} has no load-based queues; call install(app) first")
     return found

@@ -55,7 +55,7 @@ def install(
     if ATTRIBUTE in vars(app):
         before = balancer_of(app)
         if (before.rules, before.store) != (rules, store):
-            raise ConfigError(f"the Celery app {app.main!r} has been given queues before, in another way")
+            raise ConfigError(f"the Celery app {app.main!r} has load-based queues already, with other options")
         return before
     balancer = Balancer(app, rules, store)
     setattr(app, ATTRIBUTE, balancer)

@@ -48,7 +48,7 @@ class BalancerOptions:
         if self.k is not None and not 1 <= self.k <= self.queues:
             raise ConfigError(f"k: from 1 to the number of queues, {self.queues}, not {self.k}")
         if self.lease < 1 or self.reconcile < 1:
-            raise ConfigError("lease and reconcile: at least one second")
+            raise ConfigError("lease and reconcile must be at least one second")
 
     @property
     def names(self) -> list[str]:

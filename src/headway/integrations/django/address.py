@@ -18,7 +18,7 @@ WORKS = (
     "'headway[django,postgres]' 'psycopg[binary]'). If the rest of your project is on another database, give the jobs "
     "one of their own and name it in IOQUEUE_DATABASE."
 )
-SQLITE_HINT = "Jobs in SQLite are in the project's own file, through Django's own connection: leave IOQUEUE_STORE away."
+SQLITE_HINT = "Jobs in SQLite are in the project's own file, through Django's own connection: leave out IOQUEUE_STORE."
 # Options that both psycopg and asyncpg understand.
 _PASSED_ON = ("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "passfile", "service", "target_session_attrs")
 

@@ -62,7 +62,7 @@ class IoTask(Generic[P, R]):
     def using(self, **options: Any) -> IoTask[P, R]:
         """Return the same task with options for its calls: ``delay``, ``run_after``, ``priority`` …"""
         if "connection" in options:
-            raise ConfigError(f"task {self.name}: Django's connection is used anyway; leave connection= away")
+            raise ConfigError(f"task {self.name}: leave out connection=; Django's own connection is always used")
         return IoTask(self.task.using(**options))
 
     def __repr__(self) -> str:

@@ -130,7 +130,7 @@ async def replay_one(request: Request, task_id: TaskId) -> Response:
     if job.state in (State.QUEUED, State.EXECUTING):
         return reply({"task_id": task_id, "status": job.state.value})
     if job.state is not State.DEAD_LETTER:
-        raise Problem("illegal_move", f"task {task_id} is no dead letter but {job.state.value}")
+        raise Problem("illegal_move", f"task {task_id} is not a dead letter but {job.state.value}")
     state = await service.client.retry_one(JobId(task_id), who=caller.who)
     return reply({"task_id": task_id, "status": state.value})
 

@@ -254,7 +254,7 @@ def read_header(headers: Headers, name: str) -> str | None:
     """Read a header that is text of at most 255 letters. Raises ``Problem``."""
     value = headers.get(name)
     if value is not None and not 0 < len(value) <= rest.TEXT_MAX:
-        raise Problem("invalid", f"{name}: expected 1 to {rest.TEXT_MAX} letters")
+        raise Problem("invalid", f"{name}: expected 1 to {rest.TEXT_MAX} characters")
     return value
 
 

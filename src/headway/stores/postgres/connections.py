@@ -184,7 +184,7 @@ def naming(shown: str) -> Iterator[None]:
     except HeadwayError:
         raise
     except _CONTESTED as problem:
-        raise StoreBusy(f"{shown}: others kept getting in the way: {problem}", **facts) from problem
+        raise StoreBusy(f"{shown}: other transactions kept conflicting: {problem}", **facts) from problem
     except pg.QueryCanceledError as problem:
         raise StoreBusy(f"{shown}: the server ended a statement that took too long: {problem}", **facts) from problem
     except pg.TooManyConnectionsError as problem:
@@ -195,7 +195,7 @@ def naming(shown: str) -> Iterator[None]:
     except pg.InsufficientResourcesError as problem:
         raise StoreFull(f"{shown} has no room left ({problem}); free some and try again", **facts) from problem
     except (pg.InvalidCatalogNameError, pg.InvalidAuthorizationSpecificationError) as problem:
-        raise StoreError(f"{shown} lets us not in: {problem}; check the address in HEADWAY_STORE", **facts) from problem
+        raise StoreError(f"{shown} refused the login: {problem}; check HEADWAY_STORE", **facts) from problem
     except pg.InsufficientPrivilegeError as problem:
         raise StoreError(
             f"{shown}: {problem}; grant the role the rights to its schema, or let its owner run `headway migrate`",

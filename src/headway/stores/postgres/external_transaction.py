@@ -59,7 +59,7 @@ class _Statement:
         """Return the statement as the driver below SQLAlchemy wants it."""
         dialect = connection.dialect
         if dialect.name != "postgresql":
-            raise ConfigError(f"connection= leads to {dialect.name}, and the jobs are kept in PostgreSQL")
+            raise ConfigError(f"connection= is for {dialect.name}, but the jobs are in PostgreSQL")
         return self._statement if dialect.driver == "asyncpg" else self._percent()
 
     def _unfit(self, connection: Any, other: str, fits_there: bool) -> ConfigError:

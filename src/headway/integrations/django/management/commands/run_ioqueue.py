@@ -58,7 +58,7 @@ class Command(BaseCommand):
     def handle(self, *_: Any, **given: Any) -> None:
         if ENVIRONMENT_VARIABLE not in os.environ:
             raise CommandError(
-                f"{ENVIRONMENT_VARIABLE} is not set, so that other processes could not find the settings"
+                f"{ENVIRONMENT_VARIABLE} is not set, so the processes of the worker cannot find the settings"
             )
         configure_logs(None, given["log_level"])
         if given["reload"]:
@@ -93,7 +93,7 @@ class Command(BaseCommand):
             if outcomes is not None:
                 outcomes.close()
         if code:
-            raise CommandError("the database was away for longer than the leases last", returncode=code)
+            raise CommandError("the database was unreachable for longer than the leases last", returncode=code)
 
 
 def _log_up(up: RunnerReady, _: Store) -> None:
