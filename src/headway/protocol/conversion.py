@@ -98,32 +98,14 @@ def lease_of(task: LeasedTask, worker_id: str, mark: bytes) -> Lease:
     if len(token) not in (0, TOKEN_BYTES):
         raise ValueError(f"a fence of {len(token)} bytes, expected {TOKEN_BYTES}")
     timeout_ms = details.timeout_ms or max(1, round(task.timeout_seconds * 1_000))
+    retry = None if details.retry is None else _retry_rule(details.retry)
     return Lease(
-        JobId(task.task_id),
-        details.seq,
-        token,
-        task.task_type,
-        mark + bytes(task.parameters),
-        task.priority,
-        task.tenant,
-        details.trace_id or task.trace_id,
-        task.epoch,
-        task.attempt,
-        details.crashes,
-        task.max_retries,
-        timeout_ms,
-        details.asked_timeout_ms or timeout_ms,
-        None if details.retry is None else _retry_rule(details.retry),
-        details.started_at,
-        details.cancel_requested,
-        details.needs,
-        worker_id,
-        details.rung,
-        details.assigned,
-        details.budget_ms,
-        details.submitted_at,
+        JobId(task.task_id), details.seq, token, task.task_type, mark + bytes(task.parameters), task.priority,
+        task.tenant, details.trace_id or task.trace_id, task.epoch, task.attempt, details.crashes, task.max_retries,
+        timeout_ms, details.asked_timeout_ms or timeout_ms, retry, details.started_at, details.cancel_requested,
+        details.needs, worker_id, details.rung, details.assigned, details.budget_ms, details.submitted_at,
         details.eligible_at,
-    )
+    )  # fmt: skip
 
 
 def _raw(payload: bytes | None) -> Any:

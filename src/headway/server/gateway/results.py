@@ -149,25 +149,10 @@ def _fits(wanted: State, stored: State) -> bool:
 def _past_lease(job: JobRecord, token: bytes, *, crashed: bool) -> Lease:
     """Return the lease that a job had when it ended."""
     crashes = job.crashes - 1 if crashed else job.crashes
+    assigned = HALTED if job.reason == HALTED else None
+    budget_ms = job.timeout_ms if job.reason in ("time_limit", "partial", HALTED) else None
     return Lease(
-        job.job_id,
-        job.seq,
-        token,
-        job.task,
-        b"",
-        job.lane,
-        job.tenant,
-        job.trace_id,
-        job.epoch,
-        job.attempts,
-        max(0, crashes),
-        job.max_retries,
-        job.timeout_ms,
-        job.timeout_ms,
-        job.retry,
-        job.started_at or 0,
-        needs=job.needs,
-        rung=job.rung,
-        assigned=HALTED if job.reason == HALTED else None,
-        budget_ms=job.timeout_ms if job.reason in ("time_limit", "partial", HALTED) else None,
-    )
+        job.job_id, job.seq, token, job.task, b"", job.lane, job.tenant, job.trace_id, job.epoch, job.attempts,
+        max(0, crashes), job.max_retries, job.timeout_ms, job.timeout_ms, job.retry, job.started_at or 0,
+        needs=job.needs, rung=job.rung, assigned=assigned, budget_ms=budget_ms,
+    )  # fmt: skip

@@ -47,14 +47,9 @@ def exchange(state: MemoryState, request: Exchange) -> ExchangeReply:
     state.changed += [lease.job_id for lease in leases]
     state.changed += [note.job_id for note in request.progress]
     state.settle(but=request.worker_id)
-    return ExchangeReply(
-        state.now_at,
-        leases,
-        refused,
-        snapshot(state) if request.want_snapshot or outdated else None,
-        more,
-        worker.state if worker else WorkerState.DEAD,
-    )
+    view = snapshot(state) if request.want_snapshot or outdated else None
+    worker_state = worker.state if worker else WorkerState.DEAD
+    return ExchangeReply(state.now_at, leases, refused, view, more, worker_state)
 
 
 def _note_waiting(state: MemoryState, worker: WorkerInfo, request: Exchange, *, got_nothing: bool) -> None:

@@ -32,16 +32,9 @@ def finish(state: MemoryState, report: Report) -> ReportStatus:
         report = heed_cancel(report)
     check_move(record.state, report.state)
     if report.error is not None:
+        reason, started_at = report.reason or report.state.value, record.started_at or 0
         record.history.append(
-            Attempt(
-                record.attempts,
-                record.epoch,
-                record.worker_id,
-                record.started_at or 0,
-                state.now_at,
-                report.reason or report.state.value,
-                report.error,
-            )
+            Attempt(record.attempts, record.epoch, record.worker_id, started_at, state.now_at, reason, report.error)
         )
     del state.executing[record.seq]
     release(state, record)

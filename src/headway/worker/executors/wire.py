@@ -43,17 +43,9 @@ class RunJob(msgspec.Struct, tag="run"):
     @classmethod
     def of(cls, lease: Lease, largest: int) -> RunJob:
         return cls(
-            lease.job_id,
-            lease.task,
-            lease.payload,
-            lease.lane,
-            lease.tenant,
-            lease.trace_id,
-            lease.epoch,
-            lease.attempts,
-            lease.limit_ms,
-            largest,
-        )
+            lease.job_id, lease.task, lease.payload, lease.lane, lease.tenant, lease.trace_id, lease.epoch,
+            lease.attempts, lease.limit_ms, largest,
+        )  # fmt: skip
 
     def lease(self) -> Lease:
         return Lease(
