@@ -9,7 +9,7 @@ from headway.core.job import JobRecord
 from headway.core.policy.document import LimitRule
 from headway.core.policy.enforced import EnforcedRules
 from headway.core.snapshot import Snapshot
-from headway.core.worker import WorkerInfo
+from headway.core.worker import WorkerInfo, WorkerState
 
 AHEAD_COUNTED = 10_000  # Jobs. A store counts the jobs ahead of one exactly up to here, which takes a few ms,
 LANES_COUNTED = 1_000  # and the waiting jobs of each class in a snapshot up to here.
@@ -36,6 +36,10 @@ class QueueDiagnostics(NamedTuple):
     @property
     def now_at(self) -> int:
         return self.snapshot.now_at
+
+    @property
+    def active_workers(self) -> list[WorkerInfo]:
+        return [worker for worker in self.workers if worker.state is WorkerState.ACTIVE]
 
 
 class LimitView(NamedTuple):

@@ -16,7 +16,7 @@ from headway.core.policy.document import ELASTIC, INTERACTIVE, Lane, Policy
 from headway.core.policy.lanes import competitions, lane_of, risen_level
 from headway.core.policy.slot_release import POINTS, SlotReleases
 from headway.core.snapshot import ClassView, Snapshot
-from headway.core.worker import WorkerInfo, WorkerState, serves
+from headway.core.worker import WorkerInfo, serves
 
 STEP_GROWTH = 0.2  # The length of a step as a part of the time before it: errors stay below the spread of run times.
 STEPS_MAX = 300  # With growing steps, more than a week takes.
@@ -78,7 +78,7 @@ class FluidRun:
     def __init__(self, queue: QueueDiagnostics, policy: Policy, known: Model, needs: tuple[str, ...]) -> None:
         self._policy = policy
         self._now_at = queue.now_at
-        live = [worker for worker in queue.workers if worker.state is WorkerState.ACTIVE]
+        live = queue.active_workers
         able = [worker for worker in live if serves(needs, frozenset(worker.offers))]
         self.slots = sum(worker.slots for worker in able)
         self.basis = "learned"

@@ -14,7 +14,7 @@ from headway.core.diagnostics import QueueDiagnostics
 from headway.core.job import JobId
 from headway.core.policy.document import INTERACTIVE, Policy
 from headway.core.policy.ladder import Preemption, RunningJobs, admit
-from headway.core.worker import TASK, WorkerInfo, WorkerState, serves
+from headway.core.worker import TASK, WorkerInfo, serves
 
 
 class PlacedSession(NamedTuple):
@@ -40,7 +40,7 @@ def admit_session(
 ) -> SessionAdmission:
     """Admit a session if a worker that knows its task has a slot for its lane now. A denial lowers one elastic job."""
     wanted = (*needs, f"{TASK}{task}")
-    able = [worker for worker in _active(queue) if serves(wanted, frozenset(worker.offers))]
+    able = [worker for worker in queue.active_workers if serves(wanted, frozenset(worker.offers))]
     if not able:
         return SessionAdmission(False, f"no worker that is running offers the task {task}")
     by_worker = _RunningByWorker(queue, policy)
@@ -60,7 +60,7 @@ def crowded_out(
 
     It names one session at a time, and none while a session that would make room is stopping.
     """
-    workers, by_worker = _active(queue), _RunningByWorker(queue, policy)
+    workers, by_worker = queue.active_workers, _RunningByWorker(queue, policy)
     for view in queue.snapshot.classes:
         key = view.key
         if not view.waiting or view.blocked is not None or key.rung == INTERACTIVE:
@@ -100,7 +100,3 @@ class _RunningByWorker:
     def _is_below(self, lane: str) -> bool:
         """Return whether a job of this lane counts against the slots outside the reserve."""
         return self._reserve.rule == "leave_free" or lane not in self._reserve.lanes
-
-
-def _active(queue: QueueDiagnostics) -> list[WorkerInfo]:
-    return [worker for worker in queue.workers if worker.state is WorkerState.ACTIVE]

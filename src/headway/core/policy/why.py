@@ -20,7 +20,7 @@ from headway.core.policy.enforced import PAUSE, SECOND_US, parameter_value
 from headway.core.policy.lanes import LaneView, lane_of, service_order
 from headway.core.snapshot import Snapshot
 from headway.core.worker import TASK as _TASK
-from headway.core.worker import WorkerInfo, WorkerState, serves
+from headway.core.worker import WorkerInfo, serves
 
 CODES = (
     "scheduled",
@@ -77,14 +77,14 @@ def class_reasons(queue: QueueDiagnostics, policy: Policy) -> dict[ClassKey, str
 
 def unknown_tasks(queue: QueueDiagnostics) -> list[str]:
     """Return the tasks of waiting jobs that some worker did not know and that no live worker knows."""
-    offers = [frozenset(worker.offers) for worker in _active(queue)]
+    offers = [frozenset(worker.offers) for worker in queue.active_workers]
     needs = {need for view in queue.snapshot.classes if view.waiting for need in view.key.needs}
     unknown = [need for need in needs if need.startswith(_TASK) and not any(serves((need,), one) for one in offers)]
     return sorted(need.removeprefix(_TASK) for need in unknown)
 
 
 def _class_reason(key: ClassKey, queue: QueueDiagnostics, policy: Policy) -> str:
-    live = _active(queue)
+    live = queue.active_workers
     able = [worker for worker in live if serves(key.needs, frozenset(worker.offers))]
     if not able:
         routed = not any(need.startswith(_TASK) for need in key.needs)
@@ -111,7 +111,7 @@ def _held_back(diagnosis: JobDiagnostics) -> Iterator[Reason]:
 
 
 def _unserved(job: JobRecord, queue: QueueDiagnostics) -> Iterator[Reason]:
-    live = _active(queue)
+    live = queue.active_workers
     if not live:
         yield Reason("no_worker", "no worker is running", {"workers": 0})
         return
@@ -133,11 +133,7 @@ def _unserved(job: JobRecord, queue: QueueDiagnostics) -> Iterator[Reason]:
 
 def _able(job: JobRecord, queue: QueueDiagnostics) -> list[WorkerInfo]:
     needs = (*(need for need in job.needs if not need.startswith(_TASK)), f"{_TASK}{job.task}")
-    return [worker for worker in _active(queue) if serves(needs, frozenset(worker.offers))]
-
-
-def _active(queue: QueueDiagnostics) -> list[WorkerInfo]:
-    return [worker for worker in queue.workers if worker.state is WorkerState.ACTIVE]
+    return [worker for worker in queue.active_workers if serves(needs, frozenset(worker.offers))]
 
 
 # ---------------------------------------------------------------------- limits
@@ -204,7 +200,7 @@ def _room_below(worker: WorkerInfo, queue: QueueDiagnostics, policy: Policy) -> 
     reserve = policy.reserve
     pool = reserve.scope == "pool"
     mine = [job for job in queue.executing if pool or job.worker_id == worker.worker_id]
-    slots = sum(other.slots for other in _active(queue)) if pool else worker.slots
+    slots = sum(other.slots for other in queue.active_workers) if pool else worker.slots
     kept = reserve.slots if pool else worker.reserved
     counted = mine if reserve.rule == "leave_free" else [job for job in mine if job.lane not in reserve.lanes]
     return worker.running < worker.slots and slots - kept - len(counted) > 0
