@@ -26,7 +26,6 @@ from rich.text import Text
 
 from headway.cli import render, tables
 from headway.core.job import JobRecord
-from headway.core.worker import WorkerState
 from headway.observability.logs import MESSAGE, JsonFormatter
 from headway.stores.base import Stats
 from headway.stores.open import mask
@@ -178,7 +177,7 @@ class LiveView:
     def _workers(self) -> Text:
         if self._view is None:
             return Text("starting…", "dim")
-        alive = [worker for worker in self._view[0].workers if worker.state is not WorkerState.DEAD]
+        alive = self._view[0].live_workers
         running, slots = sum(worker.running for worker in alive), sum(worker.slots for worker in alive)
         reserved = sum(worker.reserved for worker in alive)
         return Text(f"{len(alive)} alive, {running} of {slots} slots busy, {reserved} reserved for lane high")

@@ -9,7 +9,6 @@ from headway.cli.operator import Operator
 from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask
 from headway.core.policy.document import Policy
 from headway.core.policy.enforced import PauseSet
-from headway.core.worker import WorkerState
 from headway.estimates.accuracy import AccuracySummary
 from headway.stores.base import Stats
 
@@ -28,7 +27,7 @@ def stats(*, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
             render.stats_values(numbers, policy) | {"paused": paused.names(), "estimates": estimates}
         )  # fmt: skip
         return 0
-    alive = sum(worker.state is not WorkerState.DEAD for worker in numbers.workers)
+    alive = len(numbers.live_workers)
     console = render.console()
     console.print(tables.lanes_table(numbers, policy))
     console.print()

@@ -11,7 +11,6 @@ from headway.cli import render
 from headway.client.job_values import capabilities_of, tasks_of
 from headway.core.job import JobRecord
 from headway.core.policy.document import Policy
-from headway.core.worker import WorkerState
 from headway.stores.base import Stats
 
 COUNTED = ("submitted", "completed", "retried", "snoozed", "released", "failed", "cancelled", "dead_letter")
@@ -57,8 +56,7 @@ def workers_table(stats: Stats, *, dead: bool = True) -> render.FittedTable:
             "heartbeat": f"{render.age(worker.heartbeat_at, stats.now_at)} ago",
             "version": render.text(worker.version),
         }
-        for worker in stats.workers
-        if dead or worker.state is not WorkerState.DEAD
+        for worker in (stats.workers if dead else stats.live_workers)
     ]
     return render.FittedTable(
         rows,

@@ -15,7 +15,6 @@ from headway.cli.operator import Operator
 from headway.cli.store_access import HERE, TargetOptions, ask, reading, run
 from headway.core.errors import StoreError
 from headway.core.job import State
-from headway.core.worker import WorkerState
 from headway.runtime.bounded_wait import wait_until_set
 from headway.stores.base import JobQuery
 from headway.stores.open import mask
@@ -100,7 +99,7 @@ async def _screen(operator: Operator, place: TargetOptions) -> Group:
     running = await operator.find(JobQuery(states=(State.EXECUTING,), limit=SHOWN))
     recent = await operator.find(JobQuery(limit=SHOWN))
     paused = (await operator.paused()).names()
-    alive = [worker for worker in stats.workers if worker.state is not WorkerState.DEAD]
+    alive = stats.live_workers
     busy, slots = sum(worker.running for worker in alive), sum(worker.slots for worker in alive)
     parts: list[RenderableType] = [
         Text(f"Headway {__version__}  ", "bold")

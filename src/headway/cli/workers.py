@@ -10,7 +10,6 @@ from headway.cli.operator import Operator
 from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask, change
 from headway.core.errors import WorkerUnknown
 from headway.core.suggest import did_you_mean
-from headway.core.worker import WorkerState
 
 
 def workers(*, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
@@ -34,7 +33,7 @@ def drain(
     """Ask a worker to claim no more jobs, finish its running jobs and exit."""
 
     async def drain_it(operator: Operator) -> None:
-        alive = [w.worker_id for w in (await operator.stats()).workers if w.state is not WorkerState.DEAD]
+        alive = [worker.worker_id for worker in (await operator.stats()).live_workers]
         if worker_id not in alive or not await operator.drain(worker_id):
             known = f" (alive: {', '.join(alive)})" if alive else "; no worker is alive"
             raise WorkerUnknown(f"no live worker {worker_id!r}{did_you_mean(worker_id, alive)}{known}")

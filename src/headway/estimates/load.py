@@ -8,7 +8,6 @@ from headway.core.job import JobRecord, State
 from headway.core.policy.document import ELASTIC, Policy
 from headway.core.policy.enforced import RuleIndex, rules_of
 from headway.core.policy.lint import OfferedLoad, PolicyReport, check_policy
-from headway.core.worker import WorkerState
 from headway.stores.base import JobQuery, Store
 from headway.stores.paging import find_in_steps, without_values
 
@@ -28,7 +27,7 @@ async def recent_load(store: Store, policy: Policy) -> OfferedLoad | None:
 async def check_here(store: Store, policy: Policy) -> PolicyReport:
     """Check a policy for the workers that are alive now, or for one of default size, and for the recent load."""
     stats = await store.stats()
-    slots = [worker.slots for worker in stats.workers if worker.state is not WorkerState.DEAD] or [DEFAULT_SLOTS]
+    slots = [worker.slots for worker in stats.live_workers] or [DEFAULT_SLOTS]
     return check_policy(policy, slots=max(slots), workers=len(slots), load=await recent_load(store, policy))
 
 

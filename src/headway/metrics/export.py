@@ -118,7 +118,7 @@ def _flow(totals: Mapping[str, int]) -> Iterator[MetricFamily]:
 
 
 def _workers(stats: Stats, lanes: Mapping[str, LaneStats], policy: Policy) -> Iterator[MetricFamily]:
-    live = [worker for worker in stats.workers if worker.state is not WorkerState.DEAD]
+    live = stats.live_workers
     states = {state.value: sum(worker.state is state for worker in stats.workers) for state in WorkerState}
     yield gauges("workers_total", "Workers by state; dead ones are remembered for an hour.", _by("status", states))
     slots, used = sum(worker.slots for worker in live), _running(live)

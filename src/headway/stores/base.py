@@ -152,6 +152,10 @@ class Stats:
     last_minute: dict[str, int]  # The same over the last full minute and the one under way.
     kept: dict[str, int]  # Jobs that ended badly and are still kept, by state.
 
+    @property
+    def live_workers(self) -> list[WorkerInfo]:
+        return [worker for worker in self.workers if worker.state is not WorkerState.DEAD]
+
 
 @dataclass(frozen=True, slots=True)
 class Document:

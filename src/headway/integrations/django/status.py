@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from headway.core.worker import WorkerState
 from headway.integrations.django.queue import Queue
 
 
@@ -36,8 +35,7 @@ def read_status(queue: Queue) -> Status:
     oldest_at = min((lane.oldest_at for lane in lanes if lane.oldest_at is not None), default=None)
     workers = [
         {"picked_by": worker.worker_id, "slots": worker.slots, "running": worker.running, "state": worker.state.value}
-        for worker in stats.workers
-        if worker.state is not WorkerState.DEAD
+        for worker in stats.live_workers
     ]
     return Status(
         counts,

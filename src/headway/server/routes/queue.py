@@ -74,7 +74,7 @@ def _depths(lanes: list[str], waiting: Mapping[str, LaneStats], now_at: int) -> 
 
 def stats_values(stats: Stats, lanes: list[str]) -> dict[str, object]:
     """Return the queue's numbers."""
-    live = [worker for worker in stats.workers if worker.state is not WorkerState.DEAD]
+    live = stats.live_workers
     counts = {state.value: sum(worker.state is state for worker in stats.workers) for state in WorkerState}
     recent = stats.last_minute
     return {
