@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import sys
 import time
+from datetime import UTC, datetime
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -19,6 +21,17 @@ def cpu_seconds(pid: int) -> float:
                 fields = file.read().rpartition(")")[2].split()
             total += sum(int(field) for field in fields[11:15]) / TICKS
     return total
+
+
+def exact_cpu_seconds(pid: int) -> float:
+    """CPU time to the nanosecond of a process and its descendants, without threads and processes that have ended."""
+    total = 0
+    for process in tree(pid):
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{process}/task"):
+                with open(f"/proc/{process}/task/{thread}/schedstat") as file:
+                    total += int(file.read().split()[0])
+    return total / 1e9
 
 
 def pss_mib(pid: int) -> float:
@@ -66,5 +79,6 @@ def describe() -> dict[str, object]:
                 break
         else:
             model = platform.machine()
-    facts = {"processor": model, "cores": os.cpu_count(), "python": platform.python_version()}
+    facts: dict[str, object] = {"processor": model, "cores": os.cpu_count(), "python": platform.python_version()}
+    facts |= {"date": f"{datetime.now(UTC):%Y-%m-%d}", "arguments": " ".join(sys.argv[1:])}
     return facts | {"spin_ms": spin_ms(), "load": os.getloadavg()[0]}

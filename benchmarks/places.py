@@ -42,6 +42,9 @@ class RedisPlace:
 
     def settle(self) -> None: ...
 
+    def connections(self) -> int:
+        return int(self._info("connected_clients"))
+
     def size(self, url: str) -> int:
         """Return the bytes of memory that the server uses."""
         return int(self._info("used_memory"))
@@ -86,6 +89,10 @@ class PostgresPlace:
     def settle(self) -> None:
         """Write what is left to write: it should not be written during what is measured next."""
         self._ask("CHECKPOINT")
+
+    def connections(self) -> int:
+        [(count,)] = self._ask("SELECT count(*) FROM pg_stat_activity WHERE datname LIKE 'bench%'")
+        return int(count)
 
     def size(self, url: str) -> int:
         """Return the bytes of all relations in the database."""
