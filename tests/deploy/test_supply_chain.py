@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -255,6 +256,20 @@ def test_a_workflow_runs_the_same_command_as_its_script(workflow: str, script: s
     lines = (ROOT / script).read_text().splitlines()
     assert [line for line in lines if line.startswith("make")] == [f"make {target}"]
     assert (ROOT / script).stat().st_mode & 0o111
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_a_failed_part_of_the_night_hides_no_other(tmp_path: Path) -> None:
+    # S-39, S-40
+    called = tmp_path / "called"
+    make = tmp_path / "make"
+    make.write_text(f'#!/bin/sh\necho "$1" >> {called}\n[ "$1" != audit ]\n')
+    make.chmod(0o755)
+    command = ["make", "-f", str(ROOT / "Makefile"), "nightly", f"MAKE={make}"]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert called.read_text().split() == ["audit", "fuzz", "proof"]
+    assert done.returncode != 0
+    assert "Failed: audit\n" in done.stderr
 
 
 def test_ci_runs_every_python_that_the_package_names() -> None:
