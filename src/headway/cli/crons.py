@@ -41,19 +41,11 @@ def list_all(*, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
 
 
 def _values(row: CronView) -> dict[str, Any]:
-    last = row.last
-    return {
-        "task": row.task,
-        "expression": row.expression,
-        "tz": row.tz,
-        "catch_up": row.catch_up,
-        "overlap": row.overlap,
-        "paused": row.paused,
-        "next_at": render.moment(row.next_at),
-        "last": None
-        if last is None
-        else {"id": last.job_id, "status": last.state.value, "submitted_at": render.moment(last.submitted_at)},
-    }
+    last: dict[str, Any] | None = None
+    if row.last is not None:
+        job_id, state, submitted_at = row.last
+        last = {"id": job_id, "status": state.value, "submitted_at": render.moment(submitted_at)}
+    return row._asdict() | {"next_at": render.moment(row.next_at), "last": last}
 
 
 def _print(rows: list[CronView], now_at: int) -> None:

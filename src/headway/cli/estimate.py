@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from headway.cli import render
@@ -42,9 +43,7 @@ def estimate(job_id: JobWord, /, *, json: JsonFlag = False, place: TargetOptions
 
 def estimate_values(found: Estimate | None) -> dict[str, Any] | None:
     """Return an estimate as JSON values."""
-    if found is None:
-        return None
-    return {"p50": found.p50, "p90": found.p90, "position": found.position, "basis": found.basis}
+    return None if found is None else asdict(found)
 
 
 def start_text(found: Estimate) -> str:

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headway.cli.serve import NO_FLAGS as NO_HTTP_FLAGS
@@ -56,6 +57,7 @@ def up(
     overrides = flags.overrides()
     form = flags.log_form()
     server = EmbeddedServer.take(http)
+    parent = partial(Parent, path, processes=processes, log_level=log_level)
     if not _on_terminal() or form == "json":
         configure_logs(form, log_level)
 
@@ -65,8 +67,7 @@ def up(
                 if server is not None:
                     server.open(up)
 
-            parent = Parent(path, processes=processes, overrides=overrides, log_level=log_level, on_up=begin)
-            return await _with_server(parent.run(), server)
+            return await _with_server(parent(overrides=overrides, on_up=begin).run(), server)
 
         return run_on_fast_loop(serve())
 
@@ -88,13 +89,10 @@ def up(
             watching.append(asyncio.get_running_loop().create_task(_watch(store, display)))
 
         # The display reads the runners' lines, and shows them its own way.
-        settings = overrides | {"log": "json"}
-        parent = Parent(
-            path, processes=processes, overrides=settings, log_level=log_level, signals=signals, on_up=watch
-        )
+        working = parent(overrides=overrides | {"log": "json"}, signals=signals, on_up=watch)
         draining = asyncio.create_task(_show_draining(display, signals))
         try:
-            return await _with_server(parent.run(), server)
+            return await _with_server(working.run(), server)
         finally:
             await end_tasks((draining, *watching))
             await _refresh_last(display)
