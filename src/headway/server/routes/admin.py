@@ -1,4 +1,4 @@
-"""What operators look at and switch: workers, pauses, the catalogue."""
+"""Routes for operators: workers, pauses, crons, the catalogue and the audit."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ routes = Routes("operating", "/api/v1", whole=True, missing="worker_not_found")
 
 @routes.get("/server", Scope.READ, rest.ServerInfo, "The server's release and its store's time")
 async def get_server(request: Request) -> Response:
-    """Return which Headway answers, and the time by which it counts ages."""
+    """Return the server's version, and the time that ages are counted from."""
     now_at = (await (await service_of(request).store()).snapshot()).now_at
     return reply({"version": __version__, "time": write_moment(now_at)})
 
@@ -55,7 +55,7 @@ async def list_workers(
     cursor: Cursor = None,
     tasks: Annotated[bool, Query(description="Name the tasks that they run, up to 1,000.")] = True,
 ) -> Response:
-    """List the workers with what they run and offer, by their ids; those that are dead, too, for a while."""
+    """List the workers by id, with what they run and offer. Dead workers stay in the list for a while."""
     service = service_of(request)
     stats = await service.client.stats()
     running: dict[str | None, list[str]] = {}
@@ -72,7 +72,7 @@ async def list_workers(
 async def drain_worker(
     request: Request, worker_id: Annotated[str, Path(min_length=1, max_length=255, pattern=r"^[^\x00/]+$")]
 ) -> Response:
-    """Let a worker take nothing more, finish what it has, and leave."""
+    """Ask a worker to claim no more tasks, finish its running tasks and exit."""
     store = audited(await service_of(request).store(), caller_of(request).who)
     if not await store.drain(worker_id):
         raise Problem("worker_not_found", f"no live worker {worker_id}")
@@ -81,20 +81,20 @@ async def drain_worker(
 
 @routes.get("/pauses", Scope.READ, rest.Pauses, "What is paused")
 async def list_pauses(request: Request) -> Response:
-    """Return what must not start until it is resumed."""
+    """Return the lanes, tasks and tenants that are paused."""
     return reply(paused_values(await service_of(request).app.apaused()))
 
 
 @routes.post("/pause", Scope.ADMIN, rest.Pauses, "Pause a lane, a task or a tenant")
 async def pause(request: Request, wanted: rest.Pause) -> Response:
-    """Let nothing of it start from this moment on; without any of them, nothing at all. What runs goes on."""
+    """Pause a lane, a task or a tenant; an empty body pauses everything. Running tasks continue."""
     store = audited(await service_of(request).store(), caller_of(request).who)
     return reply(paused_values(await change_paused(store, pausing(wanted.lane, wanted.task_type, wanted.tenant))))
 
 
 @routes.post("/resume", Scope.ADMIN, rest.Pauses, "Resume what was paused")
 async def resume(request: Request, wanted: rest.Pause) -> Response:
-    """Let go on what was paused by the same words; without any, everything that was paused in any way."""
+    """Resume a lane, a task or a tenant; an empty body resumes everything."""
     store = audited(await service_of(request).store(), caller_of(request).who)
     return reply(paused_values(await change_paused(store, resuming(wanted.lane, wanted.task_type, wanted.tenant))))
 
@@ -123,9 +123,9 @@ async def get_audit(
     limit: Annotated[int, Query(ge=1, le=1_000, description="How many entries.")] = 100,
     cursor: Cursor = None,
 ) -> Response:
-    """List what operators did over HTTP, at the command line and in Python, by whom and when; the newest first.
+    """List which operator did what and when, over HTTP, at the command line and in Python, newest first.
 
-    Beside them, what callers with a lesser scope did by operators' commands, and what workers published.
+    The list also has operators' commands of callers with a lesser scope, and what workers published.
     """
     store, page = await service_of(request).store(), Page("entries", limit)
     seen = {} if cursor is None else {place.group: place for place in _read_places(read_name(cursor))}

@@ -27,7 +27,7 @@ routes = Routes("fasdis")
 
 
 class Schedule(Body):
-    """What to schedule; everything may be left out."""
+    """The task to schedule. Every field is optional."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"priority": "high"}]})
 

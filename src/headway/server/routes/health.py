@@ -18,13 +18,13 @@ routes = Routes("health")
 
 @routes.get("/healthz", Scope.PUBLIC, HealthReply, "Is the process alive")
 async def get_health() -> Response:
-    """Answer whether the process is alive, whatever the store does."""
+    """Return 200 while the process is alive, even if the store is unavailable."""
     return reply({"status": "ok"})
 
 
 @routes.get("/readyz", Scope.PUBLIC, Readiness, "Can it serve", problems=("stopping",))
 async def get_readiness(request: Request) -> Response:
-    """Answer whether the store answers and the server is not about to stop."""
+    """Return 200 if the store answers and the server is not about to stop."""
     service = service_of(request)
     if service.stopping.done():
         raise Problem("stopping", "the server is about to stop")

@@ -1,4 +1,4 @@
-"""The policy in force: look at it, try another, apply it."""
+"""The current policy: read it, check another, apply it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ routes = Routes("policy", "/api/v1", whole=True)
 
 @routes.get("/policy", Scope.READ, PolicyReply, "The policy in force")
 async def get_policy(request: Request) -> Response:
-    """Return the policy in force with its version, whole: what was left out is filled in."""
+    """Return the current policy and its version, with every default filled in."""
     store = await service_of(request).store()
     return reply(_values(await read_applied(store, await current_version(store))))
 
@@ -57,7 +57,7 @@ async def list_versions(
 
 @routes.get("/policy/versions/{version}", Scope.READ, PolicyReply, "One version of the policy", problems=("policy",))
 async def get_version(request: Request, version: Annotated[int, Path(ge=0, le=NUMBER_MAX)]) -> Response:
-    """Return a version, whether or not it is in force. 0 is the built-in policy."""
+    """Return any version of the policy. 0 is the built-in policy."""
     return reply(_values(await read_applied(await service_of(request).store(), version)))
 
 
@@ -74,9 +74,9 @@ async def put_policy(
     dry_run: Annotated[bool, Query(description="Check it and change nothing.")] = False,
     note: Annotated[str, Query(max_length=NOTE_MAX, description="Why; kept with the version.")] = "over HTTP",
 ) -> Response:
-    """Put a policy in force as a new version, with no restart. The body has the keys of a policy file.
+    """Apply a policy as a new version, without a restart. The body has the keys of a policy file.
 
-    `problems` lists everything that is wrong in it, `warnings` what will surprise. `POST /policy/rollback` goes back.
+    `problems` lists all errors, `warnings` what may be unintended. `POST /policy/rollback` undoes it.
     """
     service = service_of(request)
     store = await service.store()
@@ -92,7 +92,7 @@ async def put_policy(
 
 @routes.post("/policy/rollback", Scope.ADMIN, PolicyReply, "Put an earlier policy in force again", problems=("policy",))
 async def rollback(request: Request, wanted: Rollback) -> Response:
-    """Put an earlier version in force again, as a new version: the one before the current, or the one named."""
+    """Apply an earlier policy again, as a new version: the previous one, or the one named."""
     service = service_of(request)
     store, now_at = await service.store(), (await service.queue_view.fresh()).now_at
     applied = await roll_back(audited(store, caller_of(request).who), to=wanted.to, now_at=now_at)
@@ -101,7 +101,7 @@ async def rollback(request: Request, wanted: Rollback) -> Response:
 
 
 async def _check(store: Store, policy: Policy) -> dict[str, Any]:
-    """Return what to be warned of, for people and for programs."""
+    """Return the warnings about a policy, as texts and as codes."""
     found = (await check_here(store, policy)).findings
     warnings = [f"{one.key}: {one.text}" if one.key else one.text for one in found]
     return {"warnings": warnings, "findings": [one._asdict() for one in found]}

@@ -30,9 +30,9 @@ routes = Routes("queue", "/api/v1")
 
 @routes.get("/queue/stats", Scope.READ, rest.QueueStats, "The queue in numbers")
 async def get_stats(request: Request) -> Response:
-    """Count what waits in each priority, the workers, and what ended in the last minute or so.
+    """Return how many tasks wait in each priority, the workers, and how many tasks ended in the last minute.
 
-    A token of one tenant learns how many of that tenant's tasks wait, and nothing of workers and throughput.
+    A token of one tenant gets the counts of that tenant only, without workers and throughput.
     """
     service, tenant = service_of(request), caller_of(request).tenant
     lanes = list((await service.policy()).lanes)
@@ -45,7 +45,7 @@ async def get_stats(request: Request) -> Response:
 
 @routes.get("/queue/counts", Scope.READ, rest.QueueCounts, "Everything that the store counts", whole=True)
 async def get_counts(request: Request) -> Response:
-    """Count the tasks of each priority by what they do now, and what happened to tasks since the store was made."""
+    """Return how many tasks of each priority wait, are delayed or execute, and the totals of the store."""
     stats = await service_of(request).client.stats()
     queues = {
         name: lane._asdict() | {"oldest_at": None if lane.oldest_at is None else write_moment(lane.oldest_at)}
@@ -57,7 +57,7 @@ async def get_counts(request: Request) -> Response:
 
 @routes.get("/queue/estimates", Scope.READ, rest.EstimateAccuracyReply, "How estimates turned out", whole=True)
 async def get_accuracy(request: Request) -> Response:
-    """Return for each priority how often tasks began by the p50 and p90 that their submitters were told."""
+    """Return for each priority how often tasks began within the estimated p50 and p90."""
     found = summaries(await read_documents(await service_of(request).store()))
     return reply({"queues": found})
 
@@ -101,7 +101,7 @@ async def list_dead_letters(
     cursor: Annotated[str | None, Query(max_length=64)] = None,
     include: Include = None,
 ) -> Response:
-    """List the tasks whose retries are used up; those that came here last are first.
+    """List the tasks whose retries are used up, newest first.
 
     They are kept as long as the policy says: 30 days.
 
@@ -124,7 +124,7 @@ async def list_dead_letters(
     "/dlq/{task_id}/replay", Scope.ADMIN, rest.TaskState, "Queue a dead letter again", problems=("illegal_move",)
 )
 async def replay_one(request: Request, task_id: TaskId) -> Response:
-    """Queue a dead letter again with its retries reset. Done twice, it is done once."""
+    """Queue a dead letter again with its retries reset. A repeated request changes nothing."""
     service, caller = service_of(request), caller_of(request)
     job = await find(service, caller, task_id)
     if job.state in (State.QUEUED, State.EXECUTING):
@@ -137,7 +137,7 @@ async def replay_one(request: Request, task_id: TaskId) -> Response:
 
 @routes.post("/dlq/replay", Scope.ADMIN, rest.Replayed, "Queue dead letters again", problems=("tenant_mismatch",))
 async def replay_many(request: Request, wanted: rest.Replay) -> Response:
-    """Queue up to 1,000 dead letters again: those named, those that fit, or, with `all`, any."""
+    """Queue up to 1,000 dead letters again: by id, by filter, or any with `all`."""
     service, caller = service_of(request), caller_of(request)
     ids, more = await _dead_letters(service, caller, wanted)
     states = await service.client.retry(ids, who=caller.who) if ids else []
@@ -148,7 +148,7 @@ async def replay_many(request: Request, wanted: rest.Replay) -> Response:
 
 @routes.post("/dlq/purge", Scope.ADMIN, rest.Removed, "Remove dead letters for good")
 async def purge(request: Request, wanted: rest.TaskIds) -> Response:
-    """Remove up to 1,000 dead letters. Nothing brings them back; tasks that are no dead letters stay."""
+    """Remove up to 1,000 dead letters for good. Other tasks stay."""
     service, caller = service_of(request), caller_of(request)
     own = await owned(service, caller, [JobId(task_id) for task_id in wanted.task_ids])
     store = audited(await service.store(), caller.who)

@@ -58,7 +58,7 @@ async def get_events(
     last_event_id: Annotated[str | None, Header(max_length=100, description="Where an earlier stream ended.")] = None,
     ticket: Annotated[str | None, Query(max_length=100, description="In place of a token, for browsers.")] = None,
 ) -> Response:
-    """Stream what happens to a task until it has ended. A client that reconnects with Last-Event-ID misses nothing."""
+    """Stream the events of a task until it has ended. A client that reconnects with Last-Event-ID misses nothing."""
     service, caller = service_of(request), caller_of(request)
     job = await find(service, caller, task_id)
     if knows_end(job, read_place(last_event_id)):

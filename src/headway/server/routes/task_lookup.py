@@ -32,7 +32,7 @@ async def find(service: Service, caller: Principal, task_id: str) -> JobRecord:
 
 
 async def owned(service: Service, caller: Principal, job_ids: Sequence[JobId]) -> list[JobId]:
-    """Return those of the ids that the caller may touch: all of them, or for a token of one tenant its own tasks."""
+    """Return the ids that the caller may use: all, or the tasks of its tenant for a token of one tenant."""
     if caller.tenant is None:
         return list(job_ids)
     found = get_in_steps((await service.store()).get, job_ids)
@@ -40,5 +40,5 @@ async def owned(service: Service, caller: Principal, job_ids: Sequence[JobId]) -
 
 
 def read_include(include: str | None) -> list[str]:
-    """Return the large fields that a list shall show."""
+    """Return the large fields to include in a list."""
     return [] if include is None else include.split(",")

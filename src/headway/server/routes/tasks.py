@@ -1,4 +1,4 @@
-"""Tasks: submit, look, list, cancel, retry, and why they wait."""
+"""Tasks: submit, read, list, cancel, retry, and why they wait."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ routes = Routes("tasks", "/api/v1")
     },
 )
 async def submit_task(request: Request, new: rest.NewTask) -> Response:
-    """Keep a task; it runs as soon as the policy lets it.
+    """Submit a task. It runs as soon as the policy allows.
 
-    The same `idempotency_key` again gives the same task, with 200 and `Idempotent-Replayed: true`; with other
-    parameters 409. `queue_position` is how many tasks would start before it by the policy in force.
+    A repeated `idempotency_key` returns the same task, with 200 and `Idempotent-Replayed: true`, or 409 if the
+    parameters differ. `queue_position` is how many tasks start before it under the current policy.
     """
     service = service_of(request)
     given = request.headers
@@ -76,7 +76,7 @@ async def submit_task(request: Request, new: rest.NewTask) -> Response:
 async def submit_tasks(
     request: Request, requests: Annotated[list[rest.NewTask], Body(min_length=1, max_length=rest.BULK_MAX)]
 ) -> Response:
-    """Keep all of the tasks in one step, or none; a problem names the `index` of the task that has it."""
+    """Submit all of the tasks in one step, or none. A problem names the `index` of the task that has it."""
     service = service_of(request)
     calls = await make_calls(service, caller_of(request), requests)
     return reply({"tasks": [_submitted(kept) for kept in await submit(service, calls)]}, 201)
@@ -130,7 +130,7 @@ async def list_tasks(
 
 @routes.get("/tasks/{task_id}", Scope.READ, rest.TaskReply, "Look at a task")
 async def get_task(request: Request, task_id: TaskId) -> Response:
-    """Return all that is known of a task; while it waits also its place, an estimate and why."""
+    """Return a task, and while it waits also its place, an estimate and the reasons."""
     service = service_of(request)
     job = await find(service, caller_of(request), task_id)
     estimate, reasons = await describe_waiting(service, job)
@@ -152,7 +152,7 @@ async def get_task(request: Request, task_id: TaskId) -> Response:
     problems=("illegal_move",),
 )
 async def cancel_task(request: Request, task_id: TaskId) -> Response:
-    """Cancel a task that waits at once; ask one that runs to stop. One that has ended otherwise stays: 409."""
+    """Cancel a waiting task at once, or ask a running task to stop. A task that has ended stays as it is (409)."""
     service = service_of(request)
     await find(service, caller_of(request), task_id)
     state = (await service.client.cancel([JobId(task_id)], who=operator_of(request)))[0]
@@ -170,7 +170,7 @@ async def cancel_task(request: Request, task_id: TaskId) -> Response:
 
 @routes.post("/tasks/{task_id}/retry", Scope.SUBMIT, rest.TaskState, "Run a task again", problems=("illegal_move",))
 async def retry_task(request: Request, task_id: TaskId) -> Response:
-    """Queue a task again, its counts reset, whatever ending but `completed` it had."""
+    """Queue a task again that has ended and is not `completed`. Its counts are reset."""
     service, caller = service_of(request), caller_of(request)
     await find(service, caller, task_id)
     service.quotas.submit(caller)
@@ -180,19 +180,19 @@ async def retry_task(request: Request, task_id: TaskId) -> Response:
 
 @routes.post("/tasks/cancel", Scope.SUBMIT, rest.TaskStates, "Cancel up to 1,000 tasks")
 async def cancel_tasks(request: Request, wanted: rest.TaskIds) -> Response:
-    """Cancel tasks that wait at once; ask those that run to stop. Those that have ended stay as they are."""
+    """Cancel waiting tasks at once, and ask running tasks to stop. Tasks that have ended stay as they are."""
     return await _change(request, wanted, "cancel")
 
 
 @routes.post("/tasks/retry", Scope.SUBMIT, rest.TaskStates, "Run up to 1,000 tasks again")
 async def retry_tasks(request: Request, wanted: rest.TaskIds) -> Response:
-    """Queue tasks again, their counts reset, whatever ending but `completed` they had."""
+    """Queue tasks again that have ended and are not `completed`. Their counts are reset."""
     service_of(request).quotas.submit(caller_of(request), len(wanted.task_ids))
     return await _change(request, wanted, "retry")
 
 
 async def _change(request: Request, wanted: rest.TaskIds, verb: Literal["cancel", "retry"]) -> Response:
-    """Cancel or retry those of the tasks that are the caller's own. Commands of a lesser scope are audited apart."""
+    """Cancel or retry the tasks that the caller may use. Commands of a lesser scope are audited apart."""
     service, caller = service_of(request), caller_of(request)
     ids = [JobId(task_id) for task_id in wanted.task_ids]
     own = await owned(service, caller, ids)
@@ -205,7 +205,7 @@ async def _change(request: Request, wanted: rest.TaskIds, verb: Literal["cancel"
 
 @routes.get("/tasks/{task_id}/why", Scope.READ, rest.Why, "Why a task waits, or has waited")
 async def get_why(request: Request, task_id: TaskId) -> Response:
-    """Return all reasons why a task waits, the binding one first; once it has started, how long it waited for what."""
+    """Return why a task waits, most important reason first, or how long it waited for each reason if it has started."""
     service = service_of(request)
     job = await find(service, caller_of(request), task_id)
     store = await service.store()
@@ -222,7 +222,7 @@ async def get_why(request: Request, task_id: TaskId) -> Response:
 
 @routes.get("/tasks/{task_id}/output", Scope.READ, rest.ProgramOutput, "The latest output of a program")
 async def get_output(request: Request, task_id: TaskId) -> Response:
-    """Return the end of what a program has written so far, up to 16 Ki characters. `result` has all of it."""
+    """Return the latest output of a program, up to 16 Ki characters. `result` has all of it."""
     service = service_of(request)
     job = await find(service, caller_of(request), task_id)
     found = await (await service.store()).read(OUTPUT, job.job_id)
@@ -234,7 +234,7 @@ async def get_output(request: Request, task_id: TaskId) -> Response:
     "/tasks/{task_id}/estimate", Scope.READ, rest.EstimateReply, "When a task will begin", problems=("illegal_move",)
 )
 async def get_estimate(request: Request, task_id: TaskId) -> Response:
-    """Return when a task that waits is expected to begin. One that has begun has no estimate: 409."""
+    """Return when a waiting task is expected to start. A task that has started has no estimate (409)."""
     service = service_of(request)
     job = await find(service, caller_of(request), task_id)
     estimate, _ = await describe_waiting(service, job)
@@ -245,13 +245,13 @@ async def get_estimate(request: Request, task_id: TaskId) -> Response:
 
 
 def operator_of(request: Request) -> str | None:
-    """Name the operator who asks; None if the caller is a client of its own tasks, whom the audit does not follow."""
+    """Return the operator who sent the request, or None for a client, which the audit does not record."""
     caller = caller_of(request)
     return caller.who if caller.operates else None
 
 
 def read_header(headers: Headers, name: str) -> str | None:
-    """Read a header that is text of at most 255 letters. Raises ``Problem``."""
+    """Read a header of at most 255 characters. Raises ``Problem``."""
     value = headers.get(name)
     if value is not None and not 0 < len(value) <= rest.TEXT_MAX:
         raise Problem("invalid", f"{name}: expected 1 to {rest.TEXT_MAX} characters")

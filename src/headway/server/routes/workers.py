@@ -1,4 +1,4 @@
-"""The protocol of workers that speak HTTP: register, poll, report, send heartbeats, drain.
+"""The protocol of HTTP workers: register, poll, report, send heartbeats, drain.
 
 A worker needs no library: `examples/workers` has one in a few lines of shell. It gets tasks of all tenants, so it
 cannot use a token of one tenant.
@@ -104,7 +104,7 @@ async def register(request: Request) -> Response:
 async def poll(request: Request, worker_id: WorkerId) -> Response:
     """Report results and get tasks, at once or as soon as there are any within `wait_seconds`.
 
-    The poll ends early with news: a task to stop, or a drain. A draining worker gets no tasks.
+    The poll ends early if a task must stop or the worker must drain. A draining worker gets no tasks.
     """
     body = await read_message(request, PollRequest)
     service, token_id = service_of(request), caller_of(request).token_id
@@ -186,7 +186,7 @@ async def heartbeat(request: Request, worker_id: WorkerId) -> Response:
     body_required=False,
 )
 async def drain(request: Request, worker_id: WorkerId) -> Response:
-    """Stop handing tasks to the worker; it finishes those it has. With `leave` they go back, and the worker is gone."""
+    """Hand no more tasks to the worker, which finishes its own. With `leave` they return to the queue at once."""
     body = read_json(text) if (text := await request.body()) else None
     gateway = await service_of(request).gateway()
     token_id = caller_of(request).token_id
