@@ -162,6 +162,14 @@ def test_a_report_that_came_too_late_counts_for_nothing() -> None:
     assert recorder.counted() == MetricsDocument()
 
 
+def test_log_lines_that_were_dropped_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    # W18
+    dropped = iter([3, 0, 4])
+    monkeypatch.setattr(names, "take_dropped", lambda: next(dropped))
+    recorder = MetricsRecorder()
+    assert [recorder.counted().counters.get(names.LOG_DROPPED) for _ in range(3)] == [3, 3, 7]
+
+
 def test_idle_reserved_slots_are_counted_in_slot_seconds() -> None:
     # R1.47
     recorder = MetricsRecorder()

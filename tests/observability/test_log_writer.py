@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -43,6 +45,12 @@ class Output:
             content += os.read(self.reading, PIPE)
         return [json.loads(line) for line in content.splitlines()]
 
+    def read_lines(self, count: int) -> list[dict[str, Any]]:
+        content = b""
+        while content.count(b"\n") < count:
+            content += os.read(self.reading, PIPE)
+        return [json.loads(line) for line in content.splitlines()]
+
     def close(self) -> None:
         self.writer.flush()
         for end in (self.reading, self.stream.fileno()):
@@ -63,64 +71,81 @@ def test_lines_are_complete_and_in_order(output: Output) -> None:
     assert [line["number"] for line in output.read(until=299)] == list(range(300))
 
 
-def test_lines_of_many_threads_are_complete(output: Output) -> None:
-    def say_all() -> None:
-        for number in range(100):
-            output.say(number)
+def test_lines_of_many_threads_are_complete_and_in_the_order_of_each(output: Output) -> None:
+    levels = (logging.DEBUG, logging.INFO, logging.ERROR)
 
-    threads = [threading.Thread(target=say_all) for _ in range(4)]
+    def say_all(thread: int) -> None:
+        for number in range(1_000):
+            facts = {"thread": thread, "number": number}
+            if thread % 2:  # As the lines of completed jobs are written, many at once.
+                output.writer.put(json.dumps(facts))
+            else:
+                output.log.log(levels[number % 3], "test.line", extra={"headway": facts})
+
+    threads = [threading.Thread(target=say_all, args=(thread,)) for thread in range(4)]
     for thread in threads:
         thread.start()
+    lines = output.read_lines(4_000)
     for thread in threads:
         thread.join()
-    output.say(1_000)
-    lines = output.read(until=1_000)
-    assert len(lines) == 401
-    assert sorted(line["number"] for line in lines) == sorted([*(4 * list(range(100))), 1_000])
+    assert len(lines) == 4_000
+    for number in range(4):
+        assert [line["number"] for line in lines if line["thread"] == number] == list(range(1_000))
 
 
 def test_a_blocked_output_drops_what_does_not_fit_and_says_how_many(
     output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # W18
-    monkeypatch.setattr(log_writer, "LINES_MAX", 1_000)
+    monkeypatch.setattr(log_writer, "BYTES_MAX", 100_000)
     for number in range(5_000):  # Far more than the pipe and the queue hold; no process reads.
         output.say(number)
-    written: list[int] = []
-    told = 0
-    rest = b""
-    while len(written) + told < 5_000:
+    dropped = output.writer.take_dropped()
+    assert dropped > 1_000
+    due, told, rest = 0, 0, b""  # The number of the next line, and of those that were said to be missing.
+    while due < 5_000:
         *whole, rest = (rest + os.read(output.reading, PIPE)).split(b"\n")
         for line in map(json.loads, whole):
             if line["event"] == "log.dropped":
                 told += line["lines"]
+                due += line["lines"]
             else:
-                written.append(line["number"])
-    assert len(written) + told == 5_000
-    assert told > 0
-    assert written == sorted(written)
+                assert line["number"] == due  # The gap is told where it is.
+                due += 1
+    assert told == dropped
+    assert output.writer.take_dropped() == 0
 
 
-def test_lines_of_any_length_are_bounded_by_their_characters(output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_writer, "TEXT_MAX", 100_000)
+def test_lines_of_any_length_are_bounded_by_their_bytes(output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_writer, "BYTES_MAX", 100_000)
     library = logging.Logger("library")
     library.addHandler(output.writer)
     library.warning("x" * 200_000)  # Would not fit an empty queue.
     for _ in range(100):
         library.warning("y" * 10_000)
-    assert len(output.writer._lines) <= 11
-    assert output.writer._dropped > 0
-    rest = b""
-    while b"log.dropped" not in rest:
-        rest += os.read(output.reading, PIPE)
+    dropped = output.writer.take_dropped()
+    assert dropped >= 101 - 2 * 10  # The queue holds at most nine of them, and the pipe six.
+    seen, rest = 0, b""
+    while seen < 101:
+        *whole, rest = (rest + os.read(output.reading, PIPE)).split(b"\n")
+        seen += sum(line.get("lines", 1) for line in map(json.loads, whole))
+    assert seen == 101
+
+
+def test_lines_dropped_during_the_last_write_are_told_after_it(output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_writer, "BYTES_MAX", 100_000)
+    output.writer.put(f'{{"number": 0, "text": "{"x" * 90_000}"}}')
+    select.select([output.reading], [], [])  # The thread writes it, and waits since the pipe is full.
+    output.writer.put(f'{{"number": 1, "text": "{"y" * 20_000}"}}')
+    whole, told = output.read_lines(2)
+    assert (whole["number"], told["event"], told["lines"]) == (0, "log.dropped", 1)
 
 
 def test_flushing_a_blocked_output_takes_bounded_time_once(output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_writer, "FLUSH_SECONDS", 0.2)
     for number in range(3_000):
         output.say(number)
-    output.writer.flush()
-    assert output.writer._lines  # It gave up.
+    output.writer.flush()  # It gives up, since the pipe is full.
     began = time.monotonic()
     for _ in range(100):
         output.writer.flush()  # As a process does at the end of each job.
@@ -135,11 +160,11 @@ def test_an_output_that_nobody_reads_any_more_raises_nothing(capfd: pytest.Captu
     for number in range(100):
         output.say(number)
     output.writer.flush()
-    assert output.writer._dropped == 100
+    assert output.writer.take_dropped() == 100
     output.stream.close()
     output.say(101)  # EBADF
     output.writer.flush()
-    assert output.writer._dropped == 101
+    assert output.writer.take_dropped() == 1
     assert capfd.readouterr().err == ""
 
 
@@ -148,6 +173,28 @@ def test_a_non_blocking_output_gets_whole_lines(output: Output) -> None:
     for number in range(2_000):
         output.say(number)
     assert [line["number"] for line in output.read(until=1_999)] == list(range(2_000))
+
+
+def test_after_a_write_that_failed_halfway_lines_are_whole_and_the_missing_ones_are_told(
+    output: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = iter([30, 0])  # Then there is space again.
+
+    def write_some(descriptor: int, content: memoryview) -> int:
+        most = next(room, len(content))
+        if not most:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return os.write(descriptor, content[:most])
+
+    monkeypatch.setattr(log_writer, "_write_some", write_some)
+    output.writer.put("\n".join(f'{{"number": {number}, "text": "abcdefgh"}}' for number in range(3)), 3)
+    output.writer.flush()
+    output.say(3)
+    output.writer.flush()
+    cut, told, last = os.read(output.reading, PIPE).splitlines()
+    assert cut == b'{"number": 0, "text": "abcdefg'
+    assert json.loads(told)["lines"] == output.writer.take_dropped() == 3
+    assert json.loads(last)["number"] == 3
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")

@@ -181,6 +181,11 @@ def counted_families(document: MetricsDocument, policy: Policy, tasks: Collectio
         document.counters.get(recorder.STORE_ERRORS, 0),
     )
     yield _counter(
+        "headway_log_lines_dropped",
+        "Log lines that a blocked or failing standard error has lost.",
+        document.counters.get(recorder.LOG_DROPPED, 0),
+    )
+    yield _counter(
         "headway_reserved_idle_seconds",
         "Slot-seconds idle for lanes of the reserve while tasks of other lanes waited.",
         document.counters.get(recorder.RESERVED_IDLE, 0) / 1_000,

@@ -23,6 +23,7 @@ from headway.metrics.documents import (
     read_document,
     read_retired,
 )
+from headway.observability.logs import take_dropped
 from headway.stores.base import Store
 
 PUBLISH_EVERY = 5.0  # Seconds between publications.
@@ -51,6 +52,7 @@ SCORED = "scored"  # lane: estimates that were compared with what happened
 WITHIN_ESTIMATE = "held"  # p50 or p90|lane: scored estimates that the wait did not exceed
 ESTIMATES_GIVEN = "foreseen"  # basis|lane: estimates that were given
 ERRORS = "errors"  # lane: thousandths by which p50 was off, of waits that were long enough
+LOG_DROPPED = "log_dropped"  # log lines that were never written
 RESERVED_IDLE = "idle"  # milliseconds that reserved slots stood idle while other lanes waited, all slots together
 
 TASKS_MAX = 200  # Tasks that one process counts by name. Further tasks are counted as OTHER.
@@ -269,6 +271,8 @@ class MetricsRecorder:
 
     def counted(self) -> MetricsDocument:
         """Return everything counted so far."""
+        if dropped := take_dropped():
+            self._count(LOG_DROPPED, by=dropped)
         self.idle(self._idle_slots)
         rows = {f"{QUEUE_WAIT}|{lane}": row for lane, row in self._waits.items()}
         for (state, lane), (spans, runs) in self._ends.items():

@@ -18,6 +18,7 @@ log = logging.getLogger("headway.process")
 
 MESSAGE = "log.message"  # The event of every line that Headway did not write; its text is the member ``message``.
 _COLOURS = {"completed": "32", "failed": "31", "dead_letter": "31", "cancelled": "33", "retried": "33", "started": "36"}
+_encode = json.JSONEncoder(default=str).encode
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "headway"}
 
 
@@ -58,13 +59,41 @@ def flush_logs() -> None:
         handler.flush()
 
 
+def take_dropped() -> int:
+    """Return how many log lines of this process were dropped since the last call."""
+    return sum(one.take_dropped() for one in logging.getLogger("headway").handlers if isinstance(one, LogWriter))
+
+
+def direct_writer(logger: logging.Logger, level: int) -> LogWriter | None:
+    """Return the writer if it alone handles lines of this level, and as JSON. Its ``put`` then needs no log record.
+
+    Handlers, filters, record factories and patches of ``logging`` that an app has installed get records as usual.
+    """
+    handlers: list[logging.Handler] = []
+    above: logging.Logger | None = logger
+    while above is not None:
+        handlers += above.handlers
+        above = above.parent if above.propagate else None
+    if len(handlers) != 1 or not isinstance(writer := handlers[0], LogWriter):
+        return None
+    plain = (
+        not logger.filters
+        and not writer.filters
+        and writer.level <= level
+        and type(writer.formatter) is JsonFormatter
+        and logging.getLogRecordFactory() is logging.LogRecord
+        and logging.Logger.callHandlers.__module__ == type(logger).__module__ == "logging"
+    )
+    return writer if plain else None
+
+
 class JsonFormatter(logging.Formatter):
     """Formats a record as one line of JSON, with control characters escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
         own = is_own(record)
         line: dict[str, Any] = {
-            "at": _moment(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "at": json_time(int(record.created * 1_000)),
             "level": record.levelname.lower(),
             "event": getattr(record.msg, "code", record.msg) if own else MESSAGE,
             "logger": record.name,
@@ -78,9 +107,14 @@ class JsonFormatter(logging.Formatter):
         if record.stack_info:
             line["stack"] = record.stack_info
         try:
-            return json.dumps(line, default=str)
+            return _encode(line)
         except Exception:  # A value that a task logs may contain itself, or fail to become text.
-            return json.dumps({str(key): _safe_text(value) for key, value in line.items()})
+            return _encode({str(key): _safe_text(value) for key, value in line.items()})
+
+
+def json_time(at: int) -> str:
+    """Return a time in milliseconds as the member ``at`` has it."""
+    return f"{datetime.fromtimestamp(at // 1_000, UTC):%Y-%m-%dT%H:%M:%S}.{at % 1_000:03d}Z"
 
 
 class ConsoleFormatter(logging.Formatter):
