@@ -38,7 +38,7 @@ def live(live_folder: Path) -> Cli:
 @pytest.fixture(scope="module")
 def live_up(live: Cli) -> Generator[Started]:
     """The worker of that folder."""
-    started = live.start("up", "--slots", "8")
+    started = live.start("up", "--slots", "8", "--log-level", "debug")
     try:
         started.wait_for("worker.up")
         yield started

@@ -11,7 +11,7 @@ from tests.cli.command import Cli, Started, Terminal, until
 
 @pytest.fixture
 def up(cli: Cli) -> Generator[Started]:
-    started = cli.start("up", "--namespace", "shop", "--grace", "10", HEADWAY_LOG="json")
+    started = cli.start("up", "--namespace", "shop", "--grace", "10", HEADWAY_LOG="json", HEADWAY_LOG_LEVEL="debug")
     try:
         yield started
     finally:
@@ -25,6 +25,22 @@ def test_up_processes_jobs_and_drains_when_told_to_stop(cli: Cli, up: Started) -
     until(lambda: any(e["event"] == "job.started" and e["job"] == job_id for e in up.events()))
     assert up.terminate() == 0
     assert cli.run("status", job_id, "--namespace", "shop", "--json").json["status"] == "completed"
+
+
+def test_log_lines_on_a_terminal_are_coloured_by_their_event(cli: Cli) -> None:
+    terminal = Terminal(cli, "worker", "headway.demo:app", "--log-level", "debug")
+    try:
+        terminal.read_until("worker.up")
+        cli.call("submit", "demo.noop", "--wait")
+        terminal.read_until("\x1b[32mjob.completed \x1b[0m  demo.noop  job=")
+        assert "\x1b[36mjob.started   \x1b[0m  demo.noop  job=" in terminal.seen
+        terminal.press("\x03")
+        terminal.read_until("worker.gone")
+        assert terminal.wait() == 0
+        assert "\\x1b" not in terminal.seen
+        assert '"event"' not in terminal.seen
+    finally:
+        terminal.end()
 
 
 def test_up_on_a_terminal_shows_a_live_view_and_stops_on_ctrl_c(cli: Cli) -> None:

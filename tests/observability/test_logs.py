@@ -76,7 +76,7 @@ async def test_each_state_change_writes_one_line(tmp_path: Path, caplog: pytest.
         running.set()
         await asyncio.Event().wait()
 
-    caplog.set_level("INFO", "headway")
+    caplog.set_level("DEBUG", "headway")
     async with app:
         cancelled = await good.using(delay=60).aenqueue("hunter2")
         await cancelled.acancel()

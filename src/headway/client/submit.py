@@ -188,14 +188,14 @@ def _one_connection(calls: Sequence[Call[Any]], connection: object | None) -> ob
 
 def _log_queued(jobs: Sequence[NewJob], replies: Sequence[SubmitReply]) -> None:
     """Log the new jobs of one submit in one line."""
-    if not log.isEnabledFor(logging.INFO):
+    if not log.isEnabledFor(logging.DEBUG):
         return
     new = [job for job, reply in zip(jobs, replies, strict=True) if not reply.deduplicated]
     if len(new) == 1:
         job = new[0]
         trace_id = traces.shown_trace(job.trace_id, job.job_id)
         facts: dict[str, Any] = {"job": job.job_id, "task": job.task, "lane": job.lane, "trace_id": trace_id}
-        log.info("job.queued", extra={"headway": facts})
+        log.debug("job.queued", extra={"headway": facts})
     elif new:
         facts = {"jobs": [job.job_id for job in new], "tasks": sorted({job.task for job in new})}
-        log.info("jobs.queued", extra={"headway": facts})
+        log.debug("jobs.queued", extra={"headway": facts})

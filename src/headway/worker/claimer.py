@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextvars import copy_context
 
 from headway.core.errors import StoreError
-from headway.core.lease import Lease
+from headway.core.lease import Lease, ReportStatus
 from headway.core.log_event import LogEvent
 from headway.dispatch.job_source import ClaimResult, FinishedRun
 from headway.observability.outage import Outage
@@ -93,6 +93,7 @@ class Claimer:
         slots: int,
         start: Start,
         handed_in: Callable[[list[int]], None],
+        reported: Callable[[Sequence[FinishedRun]], None] | None = None,
         confirm: float,
         poll: float = SLOW_POLL,
         outage: Outage | None = None,
@@ -105,6 +106,7 @@ class Claimer:
         self._lanes: frozenset[str] = frozenset()  # Lanes of the reserve.
         self._start = start
         self._handed_in = handed_in
+        self._reported = reported  # Called with the runs whose end the store has accepted.
         self._confirm = confirm
         self._poll = poll
         self._kick = WakeEvent()
@@ -199,6 +201,10 @@ class Claimer:
             self._handed_in([slot for _, slot, _ in ended if slot is not None])
             if reply.refused:
                 self._log_refused(reply)
+                lost = {job_id for job_id, answer in reply.refused if answer == ReportStatus.STALE}
+                finished = [run for run in finished if run.lease.job_id not in lost]
+            if finished and self._reported is not None:
+                self._reported(finished)
             if time.monotonic() - sent > self._confirm:
                 # The store may have returned these jobs to the queue while the reply was on its way.
                 return reply._replace(leases=(), more=True)
@@ -283,6 +289,6 @@ class Claimer:
 
     def _log_refused(self, reply: ClaimResult) -> None:
         for job_id, answer in reply.refused:
-            if answer == "lost":
+            if answer == ReportStatus.STALE:
                 reason = "the lease had ended; the report changed nothing"
                 log.warning(LogEvent("job.lease_lost", job=job_id, reason=reason))

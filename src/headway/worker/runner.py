@@ -14,14 +14,14 @@ from dataclasses import replace
 from typing import Any
 
 from headway.client.app import Headway, Middleware
-from headway.client.context import NOTHING, Context, trace_of
+from headway.client.context import NOTHING, Context
 from headway.client.task import Task, cron_key
 from headway.core.errors import JobError, StoreUnavailable
 from headway.core.lease import Lease
 from headway.core.log_event import LogEvent
 from headway.core.policy.document import INTERACTIVE, Policy, reserved_slots
 from headway.core.policy.ladder import RunBudget, rung_index
-from headway.core.policy.retry import Crashed, Ending, Raised, Released, Returned, Stopped, TimedOut, Unknown, judge
+from headway.core.policy.retry import Ending, Raised, Released, Returned, Stopped, TimedOut, Unknown
 from headway.core.worker import WorkerInfo
 from headway.dispatch.job_source import FinishedRun
 from headway.maintenance.loop import every
@@ -40,12 +40,12 @@ from headway.worker.claimer import Claimer
 from headway.worker.executors.process import Encoded
 from headway.worker.executors.table import ExecutorConfig, make_executors
 from headway.worker.inline_batching import TaskBatcher
+from headway.worker.job_log import JobLog
 from headway.worker.outcomes import is_cancellation, raised, returned
 from headway.worker.program_output import OutputWriter
 from headway.worker.slot_table import SlotTable, Stop
 
 log = logging.getLogger("headway.worker")
-job_log = logging.getLogger("headway.jobs")
 
 PULSE = 0.25  # Seconds between pulses in the slot table. The parent reports a blocked loop after four missed ones.
 EXACT = 10.0  # Seconds. A shorter timeout gets a timer. A longer one is checked at each pulse, which costs less.
@@ -112,7 +112,8 @@ class Runner:
         self._state: dict[str, Any] = {}
         self._middlewares = app.middlewares
         self._loop: asyncio.AbstractEventLoop
-        self._logged = False  # Job events are logged.
+        # Arguments that an operator asked for are logged with the start of a job.
+        self._job_log = JobLog(backend.in_force, logging.INFO if self._settings.log_args else logging.DEBUG)
         self._simple = False  # No middleware and no listener.
         self._claimer: Claimer | None = None
         self._batcher: TaskBatcher | None = None
@@ -205,6 +206,7 @@ class Runner:
             slots=self.worker.slots,
             start=self._start,
             handed_in=self._handed_in,
+            reported=self._reported,
             confirm=self.pace.confirm,
             poll=self._settings.poll,
             outage=self._backend.outage,
@@ -307,7 +309,7 @@ class Runner:
         job.lease = before._replace(assigned=grant.assigned or before.assigned, budget_ms=grant.budget_ms)
         job.context.shrink(job.lease)
         self._executors[job.task.executor].shrink(job)
-        self._log("job.downgraded", job, duration=job.lease.assigned, budget=grant.budget_ms / 1_000)
+        self._job_log.downgraded(job.lease, len(self._jobs))
         deadline = job.started + job.lease.limit_ms / 1_000
         if job.stop is Stop.NO and deadline < job.deadline:
             job.deadline = deadline
@@ -339,7 +341,8 @@ class Runner:
         if claimer is None or batcher is None:
             return
         tasks, slot_table, hard_grace = self._app.tasks, self._slot_table, self._settings.hard_grace
-        self._logged = job_log.isEnabledFor(logging.INFO)
+        job_log = self._job_log
+        job_log.refresh(self.worker)
         now = time.monotonic()
         for lease in leases:
             task = tasks.get(lease.task) or self._learn_task(lease.task)
@@ -358,8 +361,9 @@ class Runner:
             if timeout < EXACT:  # A timer for every job would cost more than a small job.
                 job.timer = self._loop.call_later(timeout, self.stop, job, Stop.TIMEOUT)
             batcher.begin(job)
-            if self._logged:
-                self._log("job.started", job, args=self._arguments(job.context) if self._settings.log_args else None)
+            if job_log.logs_starts:
+                args = self._arguments(context) if self._settings.log_args else None
+                job_log.started(lease, len(self._jobs), args)
             if self._granted and (grant := self._granted.pop(lease.job_id, None)):
                 self._shrink(job, grant)  # The budget shrank while the lease was on its way.
         if self._jobs:
@@ -413,9 +417,10 @@ class Runner:
             self._idle.set()
         if job.stop and job.stop is Stop.CANCEL:
             lease = lease._replace(cancel_requested=True)
-        ran = None if ending is None else FinishedRun(lease, ending, time.monotonic() - job.started)
-        if self._logged:
-            self._log_end(job, ran)
+        seconds = time.monotonic() - job.started
+        ran = None if ending is None else FinishedRun(lease, ending, seconds)
+        if ran is None:
+            self._job_log.lost(lease, len(self._jobs), seconds)
         if self._claimer is not None:
             self._claimer.ended(ran, job.slot, below=job.below)
 
@@ -423,6 +428,10 @@ class Runner:
         """Free the slots whose reports the store has accepted."""
         self._slot_table.free(slots)
         self._free_slots += slots
+
+    def _reported(self, runs: Sequence[FinishedRun]) -> None:
+        if self._job_log.logs_ends:
+            self._job_log.ended(runs, len(self._jobs))
 
     async def _work(self, job: ActiveJob) -> Ending:
         if self._app.signals["start"]:
@@ -531,44 +540,9 @@ class Runner:
             except Exception:
                 log.exception(LogEvent("signal.failed", signal=name))
 
-    def _log(self, event: str, job: ActiveJob, **facts: Any) -> None:
-        lease = job.lease
-        line = {
-            "job": lease.job_id,
-            "task": lease.task,
-            "worker": self.worker.worker_id,
-            "lane": lease.lane,
-            "attempt": lease.attempts,
-            "trace_id": trace_of(lease),
-            **facts,
-            "running": f"{len(self._jobs)}/{self.worker.slots}",
-        }
-        job_log.info(event, extra={"headway": line})
-
     def _arguments(self, context: Context) -> Any:
         job = self._jobs[context.job_id]
         return job.task.show_arguments(job.lease.payload)
-
-    def _log_end(self, job: ActiveJob, ran: FinishedRun | None) -> None:
-        ending = None if ran is None else ran.ending
-        report = None if ran is None else judge(ran.ending, ran.lease, self._backend.in_force.policy)
-        state = report.state.value if report else None
-        event = state or "lost"
-        if state == "queued":
-            event = "retried" if isinstance(ending, (Raised, TimedOut, Crashed)) else "released"
-        facts: dict[str, Any] = {
-            "seconds": round(time.monotonic() - job.started, 3),
-            "reason": report.reason if report else None,
-        }
-        if isinstance(ending, Crashed):
-            facts["error"] = ending.cause
-        elif isinstance(ending, (Raised, TimedOut)):
-            facts["error"] = (
-                f"{ending.error.type}: {ending.error.message.splitlines()[0][:200]}"
-                if (ending.error.message)
-                else ending.error.type
-            )
-        self._log(f"job.{event}", job, **facts)
 
 
 async def _plain_value(call: Awaitable[Any]) -> Any:
