@@ -1,4 +1,4 @@
-"""The address of a PostgreSQL store: what it may say, and the store it makes."""
+"""Reads the address of a PostgreSQL store, and makes the store."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class PostgresAddress:
 
 
 def make_store(url: str, namespace: str, clock: Clock | None, timeout: float = TIMEOUT) -> PostgresStore:
-    """Make the store an address names. Raises ``ConfigError`` for one that cannot be read."""
+    """Make the store that an address names. Raises ``ConfigError`` for an invalid address."""
     address = read_address(url, timeout)
     return PostgresStore(address, namespace, clock=clock)
 
 
 def read_address(url: str, timeout: float = TIMEOUT) -> PostgresAddress:
-    """Take an address apart."""
+    """Parse an address."""
     parts = urlsplit(url)
     shown = mask(url)
     for host in parts.netloc.rpartition("@")[2].split(","):
@@ -85,7 +85,7 @@ def read_address(url: str, timeout: float = TIMEOUT) -> PostgresAddress:
 
 
 def transport_of(url: str) -> Transport:
-    """Return what protects the way to the server. The driver's own ``prefer`` takes plain text where it gets no TLS."""
+    """Return how the connection is protected. The driver's default ``prefer`` uses plain text if there is no TLS."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
     named = [re.sub(r":\d*$", "", host) for host in parts.netloc.rpartition("@")[2].split(",")]

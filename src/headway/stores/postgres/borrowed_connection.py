@@ -1,6 +1,6 @@
-"""Verbs on a connection that the caller has: with psycopg, in the caller's thread and transaction.
+"""Verbs on the caller's own psycopg connection, in the caller's thread and transaction.
 
-There is nothing to wait for, so a verb may be awaited by any loop or by none.
+A verb never waits, so it runs on any event loop or without one.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ T = TypeVar("T")
 
 
 class BorrowedConnection:
-    """Stands for the pool of a store. Around each verb there is a savepoint, so that an error undoes only that."""
+    """Replaces the pool of a store. Each verb has a savepoint, so that an error undoes only that verb."""
 
     def __init__(self, shown: str, connection: Callable[[], Any]) -> None:
         self._shown = shown
         self._connection = connection
 
     async def close(self) -> None:
-        """The connection is the caller's."""
+        """Do nothing: the connection belongs to the caller."""
 
     async def run(self, work: Callable[[Connection], Awaitable[T]], isolation: Isolation | None = None) -> T:
-        """Do some work on the connection, in whatever isolation the caller's transaction has."""
+        """Run a function on the connection, in the isolation level of the caller's transaction."""
         connection = self._connection()
         with naming(self._shown), connection.transaction():
             return await work(_PsycopgConnection(connection))
 
 
 class _PsycopgConnection:
-    """Speaks to psycopg as the store speaks to asyncpg."""
+    """Adapts psycopg to the interface of asyncpg that the store uses."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -58,7 +58,7 @@ class _PsycopgConnection:
 
 
 class NamedRow(tuple[Any, ...]):
-    """A row that is read by position or by name, as asyncpg's are."""
+    """A row that is read by position or by name, as a row of asyncpg is."""
 
     names: Sequence[str]
 
@@ -86,5 +86,5 @@ def _make_record(cursor: Any) -> Callable[[Sequence[Any]], NamedRow]:
 
 
 def _as_list(value: Any) -> Any:
-    """Return a sequence as a list: to psycopg a tuple is a composite value, to asyncpg it is an array too."""
+    """Return a sequence as a list. For psycopg a tuple is a composite value; for asyncpg it is an array too."""
     return [_as_list(part) for part in value] if isinstance(value, (tuple, list)) else value

@@ -1,4 +1,4 @@
-"""Submit inside a caller's transaction: one statement, executed on whatever connection the caller has."""
+"""Submits inside a caller's transaction, by one statement on the caller's connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KNOWN = "an asyncpg connection, a psycopg Connection or AsyncConnection, or an 
 
 
 class _Statement:
-    """A statement that gives one row, for a connection of any kind."""
+    """A statement that returns one row, for the connection of any driver."""
 
     def __init__(self, statement: str, values: tuple[Any, ...]) -> None:
         self._statement = statement
@@ -26,7 +26,7 @@ class _Statement:
         raise NotImplementedError
 
     def run(self, connection: Any) -> list[SubmitReply] | None:
-        """Execute it on a connection that blocks. Raises ``ConfigError`` for another object."""
+        """Execute it on a blocking connection. Raises ``ConfigError`` for another object."""
         if _is(connection, "psycopg", "Connection"):
             with connection.cursor(row_factory=sys.modules["psycopg.rows"].dict_row) as cursor:
                 return self._read(cursor.execute(self._percent(), self._values).fetchone())
@@ -38,7 +38,7 @@ class _Statement:
         raise self._unfit(connection, "aenqueue", _waits(connection))
 
     async def arun(self, connection: Any) -> list[SubmitReply] | None:
-        """Execute it on a connection that is awaited. Raises ``ConfigError`` for another object."""
+        """Execute it on an async connection. Raises ``ConfigError`` for another object."""
         if _is(connection, "asyncpg", "Connection") or _is(connection, "asyncpg.pool", "PoolConnectionProxy"):
             return self._read(await connection.fetchrow(self._statement, *self._values))
         if _is(connection, "psycopg", "AsyncConnection"):
@@ -56,7 +56,7 @@ class _Statement:
         return _percent(self._statement)
 
     def _for(self, connection: Any) -> str:
-        """Return the statement as the driver below SQLAlchemy wants it."""
+        """Return the statement in the form of SQLAlchemy's driver."""
         dialect = connection.dialect
         if dialect.name != "postgresql":
             raise ConfigError(f"connection= is for {dialect.name}, but the jobs are in PostgreSQL")
@@ -70,7 +70,7 @@ class _Statement:
 
 
 class ExternalSubmit(_Statement):
-    """A submit that waits to be executed. The answer None means that the rules have changed: make another one."""
+    """A prepared submit. The answer None means that the rules have changed; prepare another one."""
 
     def __init__(self, batch: SubmitBatch, statement: str, values: tuple[Any, ...]) -> None:
         super().__init__(statement, values)
@@ -81,7 +81,7 @@ class ExternalSubmit(_Statement):
 
 
 class PlainExternalSubmit(_Statement):
-    """The same for one plain job, at a third of the cost. The answer None: it is not so plain; make another one."""
+    """The same for one plain job, at a third of the cost. The answer None means that the job is not plain."""
 
     def __init__(
         self, plain: PlainSubmit, statement: str, values: tuple[Any, ...], unfit: Callable[[], object]
@@ -103,7 +103,7 @@ def _percent(statement: str) -> str:
 
 
 def _is(value: object, module: str, *names: str) -> bool:
-    """Return whether a value is of one of a driver's classes; a driver that was never imported made nothing."""
+    """Return whether a value is of one of a driver's classes, without importing the driver."""
     loaded = sys.modules.get(module)
     kinds = tuple(kind for name in names if isinstance(kind := getattr(loaded, name, None), type))
     return isinstance(value, kinds)

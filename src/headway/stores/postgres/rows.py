@@ -1,4 +1,4 @@
-"""How PostgreSQL keeps texts and lists in columns, and what its functions answer."""
+"""How PostgreSQL stores texts and lists in columns, and how to read the results of its functions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _snapshot = msgspec.json.Decoder(
 
 
 class PostgresRows(RowCodec):
-    """Lists are arrays. What PostgreSQL cannot keep in a text, NUL and lone surrogates, is escaped behind a mark."""
+    """Lists are arrays. NUL and lone surrogates, which PostgreSQL cannot store in a text, are escaped after a mark."""
 
     def text(self, value: str | None) -> str | None:
         if value is None or (value.isascii() and "\0" not in value and not value.startswith(_ESCAPED)):
@@ -44,7 +44,7 @@ class PostgresRows(RowCodec):
         return value
 
     def texts(self, values: Sequence[str | None]) -> list[str | None]:
-        """Write a column of texts that a store accepts: of those, only one that begins with the mark is escaped."""
+        """Write a column of checked texts. Only a text that begins with the mark is escaped."""
         return [self.text(value) if value is not None and value < "\x02" else value for value in values]
 
     def read_text(self, value: Any) -> str | None:
@@ -86,7 +86,7 @@ class PostgresRows(RowCodec):
         return None
 
     def try_retry(self, value: str | None) -> tuple[RetryRule | None, str | None]:
-        """Read a rule for retries, or say why it cannot be read."""
+        """Read a rule for retries, or return why it cannot be read."""
         try:
             return self.read_retry(value), None
         except DAMAGE as problem:
@@ -97,15 +97,16 @@ rows = PostgresRows()
 
 
 def read_more(value: str) -> tuple[int, int, int, int, str | None, int]:
-    """Read what is said of a claimed job that is not at its first attempt, was delayed, or has a rule for retries."""
+    """Read the further fields of a claimed job that was retried or delayed, or has a rule for retries."""
     return _more.decode(value)
 
 
 def read_snapshot(
     snapshot: str, now_at: int, rule_index: RuleIndex, floor: RunningJobs | None
 ) -> tuple[Snapshot, dict[ClassKey, int], dict[int, tuple[int, int]]]:
-    """Read what the function of the same name gives; the numbers of the classes in it; and by number where each begins,
-    and after which rewind.
+    """Read the result of the function ``snapshot``.
+
+    Return also the ids of the classes, and by id the order key where a scan may start and the rewind it is valid for.
     """
     listed, next_due_at = _snapshot.decode(snapshot)
     views: list[ClassView] = []

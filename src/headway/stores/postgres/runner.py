@@ -1,4 +1,4 @@
-"""The statements by their names on one connection, and what a process remembers between transactions."""
+"""Runs statements by name on one connection, and caches values between transactions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Row: TypeAlias = Any  # A record of asyncpg, which has no types.
 
 
 class PostgresCache:
-    """What a process remembers between transactions: the numbers of classes, how far it has come, the rules."""
+    """Values that a process caches between transactions: class ids, scan starts and rules."""
 
     def __init__(self) -> None:
         self.namespace_id = 0
@@ -40,7 +40,7 @@ class PostgresCache:
 
 
 class PostgresRunner:
-    """A connection that knows the statements by their names."""
+    """Runs statements by name on a connection."""
 
     def __init__(self, raw: Connection, schema: str) -> None:
         self.raw = raw
@@ -60,17 +60,17 @@ class PostgresRunner:
         return await self.raw.fetchval(self._queries[name], *values)
 
     async def rows(self, name: str, *values: Any) -> list[Row]:
-        """Do the same: rows are read by position and by name."""
+        """Return all rows. They are read by position or by name."""
         return await self.run(name, *values)
 
     async def run_many(self, name: str, rows: Sequence[Sequence[Any]], *shared: Any) -> None:
-        """Execute a statement once, whose parameters are the columns of the rows."""
+        """Execute one statement with the columns of the rows as its parameters."""
         if rows:
             await self.run(name, *shared, *map(list, zip(*rows, strict=True)))
 
 
 async def read_rules(db: StatementRunner, memory: PostgresCache) -> None:
-    """Read the rules in force, and which version they are of."""
+    """Read the current rules and their version."""
     while True:
         version = await db.first("rules_version", memory.namespace_id)
         parts = await db.run("documents", memory.namespace_id, RULES, None)

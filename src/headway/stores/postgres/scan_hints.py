@@ -1,4 +1,4 @@
-"""Where classes begin: so that a snapshot of what waits need not walk over all the rows that are gone."""
+"""Where the scan of each class starts, so that a snapshot does not read dead rows."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ SHARE = 20  # Full scans take at most one part in this many of the time.
 
 
 class ScanHints:
-    """The first place in each class at which a job may wait, as this process last saw it.
+    """The first order key of each class at which a job may wait, as this process last read it.
 
     Rows of jobs that were claimed stay in the index until the server may clean up, which one old transaction prevents.
-    A look from the very beginning finds also what was committed late, but walks over all of them; where that has become
-    slow, it is made now and then, and the others begin at the heads.
+    A full scan also finds jobs that were committed late, but reads all of these rows. Once it is slow, the process
+    does a full scan only now and then, and starts the other scans at the hints.
     """
 
     def __init__(self) -> None:
@@ -23,14 +23,14 @@ class ScanHints:
         self._cost = 0.0
 
     def known(self) -> tuple[list[int], list[int], list[int]]:
-        """Return classes, where they begin, and after which rewind; none if the next look is a whole one."""
+        """Return the classes, their starts and rewinds, or empty lists if the next scan is a full one."""
         if self._cost < SLOW or time.monotonic() - self._last >= SHARE * self._cost:
             return [], [], []
         places = self._known.values()
         return list(self._known), [place for place, _ in places], [rewound for _, rewound in places]
 
     def note(self, found: Mapping[int, tuple[int, int]], lasted: float | None) -> None:
-        """Remember what a look found; ``lasted``: how many seconds it took, if it was a whole one."""
+        """Record the result of a scan. ``lasted``: the seconds that a full scan took."""
         self._known.update(found)
         if lasted is not None:
             self._last, self._cost = time.monotonic(), lasted

@@ -1,4 +1,4 @@
-"""The statements and functions of this store, by name, with the schema's name filled in."""
+"""Reads the statements and functions of this store by name, and fills in the schema."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ def queries(schema: str) -> dict[str, str]:
 
 
 def functions(schema: str) -> list[str]:
-    """Return the statements that make the functions."""
+    """Return the statements that create the functions."""
     folder = files(PACKAGE) / "functions"
     return [fill((folder / f"{name}.sql").read_text(), schema) for name in FUNCTIONS]
 
 
 def fill(text: str, schema: str) -> str:
-    """Put the schema's name, and the numbers that follow from it, where a text leaves room for them."""
+    """Replace the placeholders of a text by the schema's name and the numbers that follow from it."""
     for name, value in _values(schema).items():
         text = text.replace(f"{{{name}}}", value)
     return text
 
 
 def channel(schema: str, namespace: str) -> str:
-    """Name the channel on which a namespace's wake-ups are sent."""
+    """Return the channel on which a namespace's wake-ups are sent."""
     return "headway_" + blake2b(f"{schema}\0{namespace}".encode(), digest_size=12).hexdigest()
 
 

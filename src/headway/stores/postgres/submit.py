@@ -1,4 +1,4 @@
-"""Submit: the columns of a batch of jobs, and what the answers mean."""
+"""Submits a batch of jobs as columns, and reads the answers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from headway.stores.postgres.rows import rows
 class SubmitBatch:
     """Jobs as the columns of a statement.
 
-    Jobs of one class and tenant are a group, numbered from 1. Columns in which no job says anything are None.
-    ``careful``: some of the jobs might be known already by more than their ids.
+    Jobs of one class and tenant are a group, numbered from 1. Columns without a value are None. ``careful``: some
+    jobs may already exist by their idempotency or unique key.
     """
 
     def __init__(self, jobs: Sequence[NewJob], class_ids: Mapping[ClassKey, int], rule_index: RuleIndex) -> None:
@@ -49,12 +49,12 @@ class SubmitBatch:
         ]  # fmt: skip
 
     def classes(self, row: Mapping[str, Any]) -> dict[ClassKey, int]:
-        """Return the numbers of the classes that its jobs went into."""
+        """Return the ids of the classes of its jobs."""
         found = zip(self._keys, row["classes"] or (), strict=False)
         return {key: class_id for key, class_id in found if class_id is not None}
 
     def answers(self, row: Mapping[str, Any]) -> list[SubmitReply]:
-        """Read what became of the jobs. Raises ``IdempotencyConflict``."""
+        """Read the replies for the jobs. Raises ``IdempotencyConflict``."""
         if row["status"] == "conflict":
             check_same(None, row["what"], self.jobs[row["bad"]], row["bad"], row["what"])
         found = [SubmitReply(job.job_id) for job in self.jobs]
@@ -64,9 +64,9 @@ class SubmitBatch:
 
 
 class PlainSubmit:
-    """One statement for jobs that ask for nothing but to be run: no key, no tenant, no delay, no end of their time.
+    """One statement for plain jobs: without key, tenant, delay and expiry.
 
-    What all jobs of a batch have in common is given once: the driver encodes arrays value by value.
+    Values that all jobs of a batch share are sent once, since the driver encodes arrays value by value.
     """
 
     def __init__(self, jobs: Sequence[NewJob], statement: str, values: Sequence[Any]) -> None:
@@ -79,7 +79,7 @@ class PlainSubmit:
 
 
 def as_plain(jobs: Sequence[NewJob], class_ids: Mapping[ClassKey, int]) -> PlainSubmit | None:
-    """Return the short way for a batch of jobs, if there is one: all of them plain, all their classes known."""
+    """Return the short statement for a batch if all of its jobs are plain and all classes are known, else None."""
     if len(jobs) == 1:
         return _one(jobs, class_ids)
     (ids, tasks, payloads, _, lanes, retries, timeouts, needs, rungs, tenants, retry, delays, dues, expiries, keys, _,

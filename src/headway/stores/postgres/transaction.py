@@ -1,4 +1,4 @@
-"""How PostgreSQL carries out what differs between databases, and notifies workers and clients."""
+"""The parts of a transaction that only PostgreSQL has, and the notifications of workers and clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOTALS_KEPT_MINUTES = 60  # Totals are kept by the minute for an hour; every pro
 
 
 class PostgresTransaction(Transaction):
-    """A transaction beside others; ``settle`` notifies with the commit."""
+    """A transaction that runs beside others. ``settle`` sends notifications with the commit."""
 
     rows = rows
 
@@ -106,9 +106,9 @@ class PostgresTransaction(Transaction):
         await self.db.run("limit_usage_fill", self.namespace_id)
 
     async def executing(self, count: int) -> Sequence[Any]:
-        """Read the leases from the first that was seen the last time, if that brings all of them.
+        """Read the leases, starting at the lowest number of the last read if that returns all of them.
 
-        To begin at the lowest number would mean to walk over the dead rows of those that have ended.
+        Starting at the lowest possible number would read the dead rows of leases that have ended.
         """
         found = await self.db.run("executing", self.namespace_id, self.memory.first_lease)
         if len(found) != count:
@@ -154,7 +154,7 @@ class PostgresTransaction(Transaction):
         await self.db.run("wake_all", self.namespace_id, self.now_at)
 
     async def settle(self, *, but: str | None = None) -> None:
-        """Write the totals, wake waiting workers for what became eligible, and notify watchers of what changed."""
+        """Write the totals, wake waiting workers for eligible jobs, and notify watchers of changed jobs."""
         if self._counts:
             kinds, counts = list(self._counts), list(self._counts.values())
             await self.db.run("count", self.namespace_id, self.now_at, kinds, counts)
