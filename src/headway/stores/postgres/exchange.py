@@ -12,14 +12,12 @@ import msgspec
 from headway.core.errors import HeadwayError
 from headway.core.job import JobId, State
 from headway.core.lease import Lease, Report, ReportStatus
-from headway.core.policy.document import INTERACTIVE
 from headway.core.policy.ladder import budget_of
-from headway.core.snapshot import Plan, Snapshot, Take
+from headway.core.snapshot import Plan, Take
 from headway.stores.base import SKIPPED_MAX, WAITING_COUNTED, Exchange, ExchangeReply
 from headway.stores.postgres.connections import UNKNOWN_TASKS, ServerError
 from headway.stores.postgres.rows import read_more, read_snapshot, rows
 from headway.stores.postgres.runner import PostgresCache, PostgresRunner, Row
-from headway.stores.sql.limits import read_running
 from headway.stores.sql.transaction import ALL, LOWEST
 from headway.stores.unreadable import read_worker_state
 
@@ -93,12 +91,8 @@ async def exchange(
         memory.floors[class_id] = (floor, rewound)
     snapshot = None
     if row["picture"] is not None:
-        floor = None
-        if memory.rule_index.ladder.rungs:
-            floor = await read_running(db, memory.namespace_id, memory.rule_index.ladder, row["now_at"])
-        snapshot, numbers, _ = read_snapshot(row["picture"], row["now_at"], memory.rule_index, floor)
+        snapshot, numbers, _ = read_snapshot(row["picture"], row["now_at"], memory.rule_index)
         memory.class_ids.update(numbers)
-        snapshot = await with_sessions(db, memory, snapshot)
     if row["again"]:
         found = await db.run("leases_of", request.worker_id, memory.namespace_id, ALL, True)
         leases = [rows.lease(lease, memory.rule_index.ladder) for lease in found if lease["token"] == request.claim_id]
@@ -107,15 +101,6 @@ async def exchange(
     refused = _refused(row, reports, request.finished)
     state = read_worker_state(row["state"])
     return ExchangeOutcome("ok", ExchangeReply(row["now_at"], leases, refused, snapshot, row["more"], state))
-
-
-async def with_sessions(db: PostgresRunner, memory: PostgresCache, seen: Snapshot) -> Snapshot:
-    """Add what runs to a snapshot where sessions may be among it, ladder or not."""
-    if seen.running_jobs is not None or all(view.key.rung != INTERACTIVE for view in seen.classes):
-        return seen
-    return seen._replace(
-        running_jobs=await read_running(db, memory.namespace_id, memory.rule_index.ladder, seen.now_at)
-    )
 
 
 async def _call(

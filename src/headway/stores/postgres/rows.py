@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from headway.core.job import ClassKey, RetryRule
+from headway.core.job import ClassKey, JobId, RetryRule
 from headway.core.policy.enforced import RuleIndex
-from headway.core.policy.ladder import RunningJobs
+from headway.core.policy.ladder import summarize_running
 from headway.core.snapshot import ClassView, Snapshot
 from headway.stores.base import WAITING_COUNTED
 from headway.stores.sql.rows import RowCodec, RunFields
@@ -29,6 +29,7 @@ _snapshot = msgspec.json.Decoder(
         ]
         | None,
         int | None,
+        tuple[int, int, tuple[int, ...], list[tuple[JobId, str | None, str | None, int]]] | None,
     ]
 )  # fmt: skip
 
@@ -102,13 +103,17 @@ def read_more(value: str) -> tuple[int, int, int, int, str | None, int]:
 
 
 def read_snapshot(
-    snapshot: str, now_at: int, rule_index: RuleIndex, floor: RunningJobs | None
+    snapshot: str, now_at: int, rule_index: RuleIndex
 ) -> tuple[Snapshot, dict[ClassKey, int], dict[int, tuple[int, int]]]:
     """Read the result of the function ``snapshot``.
 
     Return also the ids of the classes, and by id the order key where a scan may start and the rewind it is valid for.
     """
-    listed, next_due_at = _snapshot.decode(snapshot)
+    listed, next_due_at, running = _snapshot.decode(snapshot)
+    running_jobs = None
+    if running is not None:
+        slots, count, counts, able = running  # Only the jobs that can make room are listed one by one.
+        running_jobs = summarize_running(rule_index.ladder, slots, able)._replace(free=slots - count, counts=counts)
     views: list[ClassView] = []
     numbers: dict[ClassKey, int] = {}
     floors: dict[int, tuple[int, int]] = {}
@@ -129,7 +134,7 @@ def read_snapshot(
                 oldest_at,
                 min(heads, default=0),
                 fair,
-                rule_index.blocked_reason(lane, key.rung, floor if persist else None),
+                rule_index.blocked_reason(lane, key.rung, running_jobs if persist else None),
             )
         )
-    return Snapshot(now_at, tuple(views), next_due_at, floor), numbers, floors
+    return Snapshot(now_at, tuple(views), next_due_at, running_jobs), numbers, floors

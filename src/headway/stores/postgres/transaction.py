@@ -11,10 +11,8 @@ from headway.core.policy.document import DAY
 from headway.core.policy.enforced import RuleIndex
 from headway.core.snapshot import Snapshot
 from headway.stores.base import WAITING_COUNTED
-from headway.stores.postgres.exchange import with_sessions
 from headway.stores.postgres.rows import read_snapshot, rows
 from headway.stores.postgres.runner import PostgresCache, PostgresRunner, read_rules
-from headway.stores.sql.limits import read_running
 from headway.stores.sql.ordering import Requeue
 from headway.stores.sql.transaction import MINUTE, Transaction
 
@@ -121,14 +119,12 @@ class PostgresTransaction(Transaction):
         heads = self.memory.heads
         known = heads.known()
         began = time.monotonic()
-        snapshot = await self.db.first("snapshot", self.namespace_id, self.now_at, WAITING_COUNTED, *known)
-        floor = None
-        if self.rule_index.ladder.rungs:
-            floor = await read_running(self.db, self.namespace_id, self.rule_index.ladder, self.now_at)
-        seen, numbers, found = read_snapshot(snapshot, self.now_at, self.rule_index, floor)
+        rungs = self.memory.rule_columns.rungs
+        snapshot = await self.db.first("snapshot", self.namespace_id, self.now_at, WAITING_COUNTED, *known, rungs)
+        seen, numbers, found = read_snapshot(snapshot, self.now_at, self.rule_index)
         heads.note(found, None if known[0] else time.monotonic() - began)
         self.memory.class_ids.update(numbers)
-        return await with_sessions(self.runner, self.memory, seen)
+        return seen
 
     # ------------------------------------------------------------------ pruning
 

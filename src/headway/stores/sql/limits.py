@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headway.core.policy.document import Ladder
 from headway.core.policy.enforced import EnforcedRules, lets_start
-from headway.core.policy.ladder import RunningJobs, summarize_running
 from headway.core.policy.limits import clamp_rate
-from headway.stores.sql.transaction import StatementRunner, Transaction
+from headway.stores.sql.transaction import Transaction
 
 
 async def read_rates(tx: Transaction, keys: Iterable[str]) -> dict[str, int | None]:
@@ -16,13 +14,6 @@ async def read_rates(tx: Transaction, keys: Iterable[str]) -> dict[str, int | No
     wanted = list(keys)
     found = await tx.db.run("rate", tx.namespace_id, tx.rows.array(wanted))
     return dict.fromkeys(wanted) | dict(found)
-
-
-async def read_running(db: StatementRunner, namespace_id: int, ladder: Ladder, now_at: int) -> RunningJobs:
-    """Return the running jobs of the ladder."""
-    running = await db.run("running_rungs", namespace_id)
-    slots = int(await db.first("live_slots", namespace_id, now_at))
-    return summarize_running(ladder, slots, ((row[0], row[1] or None, row[2], row[3]) for row in running))
 
 
 async def unblock_head(tx: Transaction, class_id: int, blocked_by: str) -> None:

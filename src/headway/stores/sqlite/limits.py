@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headway.core.policy.document import LimitRule
-from headway.core.policy.ladder import RunningJobs, add_start
+from headway.core.policy.ladder import RunningJobs, add_start, summarize_running
 from headway.core.policy.limits import conforms_at, step_rate
-from headway.stores.sql.limits import read_rates, read_running
+from headway.stores.sql.limits import read_rates
 
 if TYPE_CHECKING:
     from headway.stores.sqlite.transaction import SqliteTransaction
@@ -82,8 +82,7 @@ class LimitCheck:
     async def running(self) -> RunningJobs:
         """Return the running jobs of the ladder."""
         if self._running is None:
-            tx = self._tx
-            self._running = await read_running(tx.db, tx.namespace_id, tx.rule_index.ladder, tx.now_at)
+            self._running = await _read_running(self._tx)
         return self._running
 
     async def pool_room(self) -> int:
@@ -110,3 +109,10 @@ async def block(
         if blocked_by:
             await tx.update_blocked_queue(class_id, blocked_by)
     tx.blocked_queues_changed()
+
+
+async def _read_running(tx: SqliteTransaction) -> RunningJobs:
+    """Return the running jobs of the ladder."""
+    running = await tx.db.run("running_rungs", tx.namespace_id)
+    slots = int(await tx.db.first("live_slots", tx.namespace_id, tx.now_at))
+    return summarize_running(tx.rule_index.ladder, slots, ((row[0], row[1] or None, row[2], row[3]) for row in running))

@@ -79,6 +79,7 @@ DECLARE
   expired int[];
   moved int[];
   moved_to text[];
+  moved_seq bigint[];
   closed text[];           -- Blocked queues without room,
   closed_until bigint[];   -- and until when, if that is known.
   touched text[];          -- Blocked queues that jobs have left.
@@ -195,15 +196,19 @@ BEGIN
                                           + (x.starts - r_burst[x.rule]) * r_interval[x.rule]) / 1000 <= now_at, true)
                            END)
         INTO n_key, n_rule, n_used, n_reached, n_starts, fits
-        FROM (SELECT g.key, g.rule, g.starts, g.pending + coalesce(s.count, 0) AS used, t.reached_us
-                FROM (SELECT a.key, max(a.rule) AS rule, sum(a.starts)::int AS starts, sum(a.pending)::int AS pending
-                        FROM (SELECT p.key, p.rule, 1 AS starts, 0 AS pending FROM unnest(p_key, p_rule) p (key, rule)
-                              UNION ALL
-                              SELECT d.key, NULL, 0, d.delta FROM unnest(usage_keys, usage_deltas) d (key, delta)) a
-                       GROUP BY a.key HAVING sum(a.starts) > 0) g
-                LEFT JOIN {schema}.limit_usage s ON s.namespace_id = ns AND s.limit_key = g.key
-                LEFT JOIN {schema}.rate t ON t.namespace_id = ns AND t.rate_key = g.key
-               ORDER BY g.key) x;
+        FROM (SELECT a.key, max(a.rule) AS rule, sum(a.starts)::int AS starts, sum(a.used)::int AS used,
+                     max(a.reached_us) AS reached_us
+                FROM (SELECT p.key COLLATE "C" AS key, p.rule, 1 AS starts, 0 AS used, NULL::bigint AS reached_us
+                        FROM unnest(p_key, p_rule) p (key, rule)
+                      UNION ALL
+                      SELECT d.key, NULL, 0, d.delta, NULL FROM unnest(usage_keys, usage_deltas) d (key, delta)
+                      UNION ALL
+                      SELECT u.limit_key, NULL, 0, u.count, NULL FROM {schema}.limit_usage u
+                       WHERE u.namespace_id = ns AND u.limit_key = ANY (p_key)
+                      UNION ALL
+                      SELECT r.rate_key, NULL, 0, 0, r.reached_us FROM {schema}.rate r
+                       WHERE r.namespace_id = ns AND r.rate_key = ANY (p_key)) a
+               GROUP BY a.key HAVING sum(a.starts) > 0 ORDER BY a.key) x;
     END IF;
     IF rung = -1 THEN
       step := {schema}.longest_rung_{version}(rung_counts, rung_limits);
@@ -224,7 +229,7 @@ BEGIN
       END IF;
     ELSE
       IF limited THEN
-        p_counter := ARRAY(SELECT dense_rank() OVER (ORDER BY k.key)
+        p_counter := ARRAY(SELECT dense_rank() OVER (ORDER BY k.key COLLATE "C")
                              FROM unnest(p_key) WITH ORDINALITY k (key, o) ORDER BY k.o);
         n_starts := array_fill(0, ARRAY[cardinality(n_key)]);
       ELSE
@@ -319,14 +324,17 @@ BEGIN
           SELECT e.seq, now_at, e.eligible_at, e.timeout_ms, e.epoch, e.attempts, e.crashes, 'cancelled', e.token,
                  e.error, 'expired' FROM e),
         u AS (
-          DELETE FROM {schema}.unique_key u USING e WHERE u.namespace_id = ns AND u.unique_key = e.unique_key)
+          DELETE FROM {schema}.unique_key u
+           WHERE u.namespace_id = ns AND u.unique_key = ANY (ARRAY(SELECT e.unique_key FROM e)))
         SELECT gone || array_agg(c_id[i]) INTO gone FROM unnest(expired) i;
       END IF;
       IF moved <> '{}' THEN
-        UPDATE {schema}.ready r SET park = m.key, parked_at = coalesce(r.parked_at, now_at)
-          FROM (SELECT c_spot[m.i] AS spot, m.key FROM unnest(moved, moved_to) m (i, key)) m WHERE r.ctid = m.spot;
-        UPDATE {schema}.job j SET park = m.key
-          FROM (SELECT c_seq[m.i] AS seq, m.key FROM unnest(moved, moved_to) m (i, key)) m WHERE j.seq = m.seq;
+        SELECT array_agg(m.seq), array_agg(m.key) INTO moved_seq, moved_to
+          FROM (SELECT c_seq[m.i] AS seq, m.key FROM unnest(moved, moved_to) m (i, key) ORDER BY 1) m;
+        UPDATE {schema}.ready r SET park = moved_to[width_bucket(r.seq, moved_seq)],
+               parked_at = coalesce(r.parked_at, now_at)
+         WHERE r.ctid = ANY (ARRAY(SELECT c_spot[i] FROM unnest(moved) i));
+        UPDATE {schema}.job j SET park = moved_to[width_bucket(j.seq, moved_seq)] WHERE j.seq = ANY (moved_seq);
         has_blocked := true;
       END IF;
     END IF;
@@ -409,8 +417,9 @@ BEGIN
                                 WHERE r.class_id = class AND r.park = a.key
                                 ORDER BY r.class_id, r.park, r.order_key, r.seq LIMIT 1) r ON true),
         e AS (
-          DELETE FROM {schema}.park p USING h
-           WHERE p.namespace_id = ns AND p.park = h.key AND p.class_id = class AND h.seq IS NULL)
+          DELETE FROM {schema}.park p
+           WHERE p.namespace_id = ns AND p.class_id = class
+             AND p.park = ANY (ARRAY(SELECT h.key FROM h WHERE h.seq IS NULL)))
         INSERT INTO {schema}.park AS p (namespace_id, park, class_id, open, open_at, head_key, head_seq)
         SELECT ns, h.key, class, NOT h.closed, h.open_at, h.order_key, h.seq FROM h WHERE h.seq IS NOT NULL
             ON CONFLICT (namespace_id, park, class_id) DO UPDATE

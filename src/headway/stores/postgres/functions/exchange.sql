@@ -298,6 +298,6 @@ BEGIN
     PERFORM {schema}.notify_jobs_{version}(ns, f_ids || told || l_id);
   END IF;
   IF pictured OR outdated THEN
-    picture := {schema}.snapshot_{version}(ns, now_at, bound, t_class, reached, rewound);
+    picture := {schema}.snapshot_{version}(ns, now_at, bound, t_class, reached, rewound, rung_names);
   END IF;
 END $$;

@@ -110,8 +110,8 @@ SELECT seq, number, epoch, worker_id, started_at, ended_at, reason, error FROM {
 
 -- name: snapshot
 -- Read what waits.
--- params  namespace_id, now_at, bound, f_class, f_floor, f_rewound
-SELECT {schema}.snapshot_{version}(:namespace_id, :now_at, :bound, :f_class, :f_floor, :f_rewound);
+-- params  namespace_id, now_at, bound, f_class, f_floor, f_rewound, rung_names
+SELECT {schema}.snapshot_{version}(:namespace_id, :now_at, :bound, :f_class, :f_floor, :f_rewound, :rung_names);
 
 -- name: stats_kept
 -- The jobs that ended badly and are still kept.

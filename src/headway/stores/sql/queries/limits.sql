@@ -1,11 +1,5 @@
 -- limits: count what runs against limits, and move the jobs that a full limit holds back to blocked queues.
 
--- name: live_slots
--- The slots of the workers that take jobs.
--- params  namespace_id, now_at
-SELECT coalesce(sum(slots), 0) FROM {schema}.worker WHERE namespace_id = :namespace_id AND state = 'active'
-   AND lease_ends_at > :now_at;
-
 -- name: rate_forget
 -- Forget a rate that counts no starts any more.
 -- params  namespace_id, rate_key

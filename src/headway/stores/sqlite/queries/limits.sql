@@ -115,3 +115,9 @@ SELECT l.held, count(*) AS count FROM {schema}.lease l JOIN {schema}.class c ON 
 -- params  namespace_id
 SELECT c.lane, count(*) AS count FROM {schema}.lease l JOIN {schema}.class c ON c.class_id = l.class_id
  WHERE c.namespace_id = :namespace_id GROUP BY c.lane;
+
+-- name: live_slots
+-- The slots of the workers that take jobs.
+-- params  namespace_id, now_at
+SELECT coalesce(sum(slots), 0) FROM {schema}.worker WHERE namespace_id = :namespace_id AND state = 'active'
+   AND lease_ends_at > :now_at;
