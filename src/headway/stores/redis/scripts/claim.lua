@@ -37,6 +37,17 @@ local function block_reason(blocking)
   return rule and not rule.most and 'rate' or 'limit'
 end
 
+local function waited_text(known, head)  -- why a job was blocked, and for how many milliseconds, as a lease has it
+  local reason, waited = block_reason(head.limit), now - tonumber($blocked.since(head.parked))
+  known[reason] = known[reason] or {}
+  local found = known[reason][waited]
+  if not found then
+    found = text(reason) .. text(num(waited))
+    known[reason][waited] = found
+  end
+  return found
+end
+
 -- Lease up to want jobs of a class into out. Cancel expired jobs on the way, and move jobs without room in a limit to
 -- its blocked queue. Return how many were leased, and whether it stopped because it had skipped too many.
 function claim.take(take, want, worker, token, out)
@@ -48,14 +59,29 @@ function claim.take(take, want, worker, token, out)
     return taken, false
   end
   local rules, queue = rule_index.now(), P .. 'w:' .. num(number)
-  local clock, any_blocked, climbs = ordering.clock(number), blocked_queue.any(number), limits.on_ladder(key.rung)
+  local clock, climbs, blocked = ordering.clock(number), limits.on_ladder(key.rung), nil
+  local any_again = not quiet() and call('EXISTS', P .. 'again') == 1
   local fresh = $lease{token = token, epoch = 1, attempts = 1, crashes = 0, started = now15}
   local packed_class, no_timeout, asker = $lease{class = number}, $lease{timeout = 0}, text(worker)
   local no_tenant, never_blocked = text(''), text('') .. text('')
-  local ends = {}  -- by flags: the end of most leases, from the timeout on
+  local ends, waits = {}, {}  -- by flags: the end of most leases, from the timeout on; by reason and length: a wait
   local front, scores, recs, requeues, at, base = {}, {}, {}, {}, 0, 0
   local leases, mine, aged, again, got, passed, more, highest = {}, {}, {}, {}, 0, 0, false, nil
   local rung, first = '', 0  -- of the last jobs, and how many jobs came before them
+  local function read_blocked()  -- every turn of the loop takes or passes one head, so these suffice
+    blocked = blocked_queue.change(number)
+    if blocked_queue.any(number) then blocked_queue.read_open(blocked, want + SKIPPED_MAX, any_again) end
+  end
+  local function write()
+    limits.flush()  -- before the leases, so that no limit counts too few
+    bulk('HSET', P .. 'lease', leases)
+    bulk('SADD', P .. 'l:' .. worker, mine)
+    bulk('HDEL', P .. 'again', again)
+    bulk('ZREM', P .. 'a:' .. name, aged)
+    blocked_queue.flush(blocked)  -- after the leases, so that no job leaves its queue without one
+    leases, mine, again, aged = {}, {}, {}, {}
+  end
+  read_blocked()
   while got < want do
     if at == #front then  -- read the next part of the queue
       base = base + at
@@ -70,28 +96,16 @@ function claim.take(take, want, worker, token, out)
       end
       if #front > 0 then
         recs = call('HMGET', P .. 'job', unpack(front))
-        local any = not quiet() and call('EXISTS', P .. 'again') == 1
-        requeues = any and call('HMGET', P .. 'again', unpack(front)) or {}
+        requeues = any_again and call('HMGET', P .. 'again', unpack(front)) or {}
       end
     end
     local member, order, rec, requeue = front[at + 1], scores[at + 1], recs[at + 1], requeues[at + 1]
-    local blocking, since = nil, nil  -- the limit that blocked the job so far, and its entry
     if requeue and not clock then order = $requeue.order_key(requeue) end
-    if any_blocked then
-      local open = call('ZRANGE', P .. 'open:' .. name, 0, 0, 'WITHSCORES')
-      if open[1] then
-        local other = $blocked_head.member(open[1])
-        local a, b = tonumber(open[2]), member and tonumber(order)
-        if not member or a < b or (a == b and other < member) then
-          member, order, blocking = other, open[2], $blocked_head.limit(open[1])
-          rec, requeue = call('HGET', P .. 'job', member), call('HGET', P .. 'again', member)
-          since = call('HGET', P .. 'parked', member)
-        end
-      end
-    end
+    local blocking = blocked_queue.first(blocked, order, member)
+    if blocking then member, order, rec, requeue = blocking.member, blocking.order, blocking.rec, blocking.requeue end
     if not member then break end
     if not rec then  -- without a record there is no lease; the job leaves the queue
-      if blocking then blocked_queue.remove(number, member, blocking) else at = at + 1 end
+      if blocking then blocked_queue.drop(blocked, blocking) else at = at + 1 end
     else
       local eligible = requeue and $requeue.eligible(requeue) or record.since(rec)
       if take.until_at and tonumber(eligible) > take.until_at then break end
@@ -106,8 +120,9 @@ function claim.take(take, want, worker, token, out)
       local expires = not requeue or band($requeue.flags(requeue), $requeue.NEVER_EXPIRES) == 0
       if expires and extras and extras.expires_ms
         and tonumber(record.since(rec)) + extras.expires_ms <= now then
+        if blocking then write() else base = base - 1; at = at + 1 end
         finish.cancel_queued(member, rec, 'expired')
-        if not blocking then base = base - 1; at = at + 1 end
+        if blocking then read_blocked() end
         push(tx.changed, record.id(rec))
         passed = passed + 1
       else
@@ -119,18 +134,17 @@ function claim.take(take, want, worker, token, out)
           full, full_at = limits.first_full(keys)
         end
         if full then
-          if blocking == full then
-            blocked_queue.close(number, blocking, full_at)
+          if blocking and blocking.limit == full then
+            blocked_queue.close(blocked, full, full_at)
           else
-            local waited = blocking and $blocked.since(since) or now15
+            local waited = blocking and $blocked.since(blocking.parked) or now15
             if blocking then
-              blocked_queue.remove(number, member, blocking)
+              blocked_queue.drop(blocked, blocking)
             else
               at = at + 1
-              if clock then call('ZREM', P .. 'a:' .. name, member) end
+              if clock then push(aged, member) end
             end
-            blocked_queue.add(number, member, order, full, waited, full_at)
-            any_blocked = true
+            blocked_queue.add(blocked, member, order, full, waited, full_at)
           end
           passed = passed + 1
         else
@@ -151,12 +165,11 @@ function claim.take(take, want, worker, token, out)
             limits.count_start(keys)
           end
           local held = keys and keys.packed or ''
-          if blocking then
-            local waited = num(now - tonumber($blocked.since(since)))
-            bits = bits + $lease.TERMS
-            tail = tail .. text(assigned) .. text(block_reason(blocking)) .. text(waited) .. held
-          elseif assigned ~= '' or held ~= '' then
-            bits, tail = bits + $lease.TERMS, tail .. text(assigned) .. never_blocked .. held
+          if blocking or assigned ~= '' then
+            local waited = blocking and waited_text(waits, blocking) or never_blocked
+            bits, tail = bits + $lease.TERMS, tail .. text(assigned) .. waited .. held
+          elseif held ~= '' then
+            bits, tail = bits + $lease.TERMS, tail == '' and keys.terms or tail .. keys.terms
           end
           local rest = not requeue and ends[bits]
           if not rest then
@@ -177,9 +190,8 @@ function claim.take(take, want, worker, token, out)
           highest = order  -- jobs are taken in the order of their keys
           if climbs then limits.count_rung(assigned) end
           if blocking then
-            call('HSET', P .. 'lease', member, held_as)
-            blocked_queue.remove(number, member, blocking)
-            call('HDEL', P .. 'parked', member)
+            blocked_queue.drop(blocked, blocking)
+            push(blocked.left, member)
           else
             at = at + 1
             if clock then push(aged, member) end
@@ -189,15 +201,11 @@ function claim.take(take, want, worker, token, out)
     end
   end
   if got > first then claim.give_run(out, key.name, got - first, rung) end
-  limits.flush()  -- before the leases, so that no limit counts too few
-  bulk('HSET', P .. 'lease', leases)
-  bulk('SADD', P .. 'l:' .. worker, mine)
-  bulk('HDEL', P .. 'again', again)
+  write()
   if clock and highest and tonumber(highest) > clock then
     call('HSET', P .. 'clock', name, highest)
     tx.clock[number] = tonumber(highest)
   end
-  bulk('ZREM', P .. 'a:' .. name, aged)
   -- Last, so that no job leaves its queue before its lease is written.
   if base + at > 0 then call('ZREMRANGEBYRANK', queue, 0, base + at - 1) end
   return got, more

@@ -28,7 +28,7 @@
 -- parked    hash    member -> blocked;  p:C:X  zset  jobs blocked by a limit, by order key
 -- parks:C   hash    limit -> S (closed), T (opens at a moment), or O and the first member (open)
 -- open:C    zset    blocked_head of each open limit by order key;  timed  zset  C:X by the moment it opens
--- q:X       set     classes with jobs that the limit blocks;  h:X  set  leases that the limit counts
+-- h:X       set     leases that the limit counts
 -- rates     hash    limit -> the moment up to which starts are used up, in microseconds
 -- unique    hash    unique key -> member
 -- idem      hash    idempotency scope -> idempotency;  idem_until  zset  scopes by the moment they expire
@@ -44,7 +44,6 @@
 -- watched   string  exists while a client watches jobs
 local fmt, sub, byte, floor, concat, band, pack  -- set by the first call: none is there when the library is loaded
 local BASE, NONE, ZERO = 1e15, '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0', '000000000000000'
-local HELD_REMEMBERED_MAX = 5000  -- combinations of limits that a server remembers, to bound memory
 local SKIPPED_MAX, DUE_BATCH_MAX, WAITING_COUNT_MAX = 100, 200, 1000
 local STATES = {C = 'completed', F = 'failed', X = 'cancelled', D = 'dead_letter', Q = 'queued', E = 'executing'}
 local call, P, now, now15
@@ -291,20 +290,6 @@ function lease.rest(held)  -- the part after the fields
     found.blocked_for, at = text_at(held, at)
     found.blocked_ms, at = text_at(held, at)
     found.held = texts(sub(held, at))
-  end
-  return found
-end
-
-local held_keys, held_count = {}, 0
-
-function lease.held(held, at)  -- the limits that count a lease, from the place of its rung on; they are remembered
-  for _ = 1, 3 do at = at + 2 + i2(held, at) end
-  local packed = sub(held, at)
-  local found = held_keys[packed]
-  if not found then
-    found, held_count = texts(packed), held_count + 1
-    if held_count > HELD_REMEMBERED_MAX then held_keys, held_count = {}, 1 end
-    held_keys[packed] = found
   end
   return found
 end

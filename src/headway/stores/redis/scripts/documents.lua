@@ -47,7 +47,7 @@ local function adopt()  -- count all leases again, and open all blocked queues
   end
   limits.flush()
   for number = 1, class.all() do
-    for _, blocking in ipairs(call('HKEYS', P .. 'parks:' .. num(number))) do blocked_queue.open(number, blocking) end
+    blocked_queue.open(number, call('HKEYS', P .. 'parks:' .. num(number)))
   end
   wake_all()
 end

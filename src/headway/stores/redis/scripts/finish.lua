@@ -174,7 +174,7 @@ function batch.leave(r, worker, member)  -- end a lease
 end
 
 function batch.release(r, member, held)  -- limits no longer count a lease
-  for _, key in ipairs(held) do
+  for _, key in ipairs(held or {}) do
     if not r.leases_of[key] then push(r.freed, key) end
     gather(r.leases_of, key, member)
   end
@@ -225,7 +225,7 @@ function batch.take(r, k, report, found)  -- apply one report of any kind
     entry = entry .. text(rest.worker) .. attempt
     call('HSET', P .. 'tries', member, (call('HGET', P .. 'tries', member) or '') .. pack('>I4', #entry) .. entry)
   end
-  batch.release(r, member, rest.held or {})
+  batch.release(r, member, rest.held)
   if rest.tenant then batch.forget(r, state, member, found, rest.tenant) end
   if state == 'Q' then
     count(attempt and attempt ~= '' and 'retried' or report.front and 'released' or 'snoozed', 1)  -- as counted_as
@@ -296,7 +296,7 @@ function finish.apply(args, at, n)
         gather(r.lived, number, sharer .. $share{order_key = $lease.order_key(found), member = member})
         tx.last[number], at_ = nil, after
       end
-      if band(flags, $lease.TERMS) ~= 0 then batch.release(r, member, lease.held(found, at_)) end
+      if band(flags, $lease.TERMS) ~= 0 then batch.release(r, member, limits.held(found, at_)) end
     else
       batch.take(r, k, read_report(args, starts[k]), found)
     end

@@ -3,7 +3,7 @@
 -- meta has the rules in force as JSON. The client that wrote them last compiled them: see ``lua_rules.py``. A server
 -- decodes each version once.
 local rule_indexes = {}
-local KEYS_REMEMBERED_MAX = 5000  -- tasks, tenants and keys of which a server remembers the limits; bounds memory
+local REMEMBERED_MAX = 5000  -- combinations of limits that a server remembers for each namespace, to bound memory
 local rule_index = {}
 
 function rule_index.now()
@@ -13,7 +13,7 @@ function rule_index.now()
   if not known or known.version ~= version then
     local body = call('HGET', P .. 'meta', 'book')
     known = body and cjson.decode(body) or cjson.decode('{}')
-    known.version, known.found, known.found_count = version, {}, 0
+    known.version, known.found, known.held, known.remembered = version, {}, {}, 0
     known.limits, known.rungs, known.costs, known.weights =
       known.limits or {}, known.rungs or {}, known.costs or {}, known.weights or {}
     known.lanes, known.tasks, known.tenants = known.lanes or {}, known.tasks or {}, known.tenants or {}
@@ -49,6 +49,11 @@ local function applies(rule, task)
   return false
 end
 
+local function remember(rules)
+  rules.remembered = rules.remembered + 1
+  if rules.remembered > REMEMBERED_MAX then rules.found, rules.held, rules.remembered = {}, {}, 0 end
+end
+
 local function find_keys(rules, task, tenant, own)
   local found, limited = {held = {}, packed = ''}, {}
   if rules.tasks[task] then push(found, {key = '=paused:task:' .. task, rule = {most = 0}}) end
@@ -65,16 +70,18 @@ local function find_keys(rules, task, tenant, own)
   table.sort(limited, in_order)
   for _, entry in ipairs(limited) do push(found, entry) end
   for _, entry in ipairs(found) do
+    entry.set = P .. 'h:' .. entry.key
     if entry.rule.most then
       push(found.held, entry.key)
       found.packed = found.packed .. text(entry.key)
     end
   end
+  found.terms = text('') .. text('') .. text('') .. found.packed  -- of a lease that has no rung and was never blocked
   return found
 end
 
 -- Return the limits that count a job: pauses, then concurrency, then rates. ``held`` are the keys that count its lease,
--- and ``packed`` the same as one text. Jobs of one task, tenant and keys share the answer.
+-- and ``packed`` the same as one text. Jobs of one task, tenant and keys share the answer, since texts cost the most.
 function rule_index.keys(rec, tenant, own)
   local rules = rule_index.now()
   local task = rules.by_task and record.task(rec) or ''
@@ -93,8 +100,7 @@ function rule_index.keys(rec, tenant, own)
   if not found then
     found = find_keys(rules, task, sharer ~= '' and text_at(sharer, 1) or nil, own or '')
     of_tenant[own or ''] = found
-    rules.found_count = rules.found_count + 1
-    if rules.found_count > KEYS_REMEMBERED_MAX then rules.found, rules.found_count = {}, 0 end
+    remember(rules)
   end
   return found
 end
@@ -110,13 +116,27 @@ end
 
 local limits = {}
 
-local function used(key)
-  local n = tx.room[key]
+local function used(entry)
+  local n = tx.room[entry.key]
   if not n then
-    n = call('SCARD', P .. 'h:' .. key)
-    tx.room[key] = n
+    n = call('SCARD', entry.set)
+    tx.room[entry.key] = n
   end
   return n
+end
+
+-- Return the limits that count a lease, from the place of its rung on.
+function limits.held(found, at)
+  for _ = 1, 3 do at = at + 2 + i2(found, at) end
+  if at > #found then return nil end
+  local rules, packed = rule_index.now(), sub(found, at)
+  local held = rules.held[packed]
+  if not held then
+    held = texts(packed)
+    rules.held[packed] = held
+    remember(rules)
+  end
+  return held
 end
 
 local function reached(key)
@@ -135,7 +155,7 @@ end
 function limits.first_full(keys)  -- the first key without room, and the moment it has room, if that is known
   for _, entry in ipairs(keys) do
     local rule = entry.rule
-    if rule.most and used(entry.key) >= rule.most then return entry.key, nil end
+    if rule.most and used(entry) >= rule.most then return entry.key, nil end
     if rule.interval then
       local at = limits.next_start_at(entry.key, rule)
       if at > now then return entry.key, at end
@@ -145,9 +165,11 @@ function limits.first_full(keys)  -- the first key without room, and the moment 
 end
 
 function limits.hold(member, keys)  -- count a lease
-  for _, key in ipairs(keys.held) do
-    tx.room[key] = used(key) + 1
-    gather(tx.holds, key, member)
+  for _, entry in ipairs(keys) do
+    if entry.rule.most then
+      tx.room[entry.key] = used(entry) + 1
+      gather(tx.holds, entry.set, member)
+    end
   end
 end
 
@@ -162,7 +184,7 @@ function limits.count_start(keys)  -- use up one start of each rate
 end
 
 function limits.flush()  -- write what hold and count_start have counted
-  for key, members in pairs(tx.holds) do bulk('SADD', P .. 'h:' .. key, members) end
+  for set, members in pairs(tx.holds) do bulk('SADD', set, members) end
   local rates = {}
   for key in pairs(tx.started) do push(rates, key, num(tx.reached[key])) end
   bulk('HSET', P .. 'rates', rates)
@@ -174,9 +196,7 @@ function limits.release(freed, leases_of)  -- the keys in order, and the leases 
     bulk('SREM', P .. 'h:' .. key, leases_of[key])
     tx.room[key] = nil
   end
-  if #freed > 0 and not quiet() and call('EXISTS', P .. 'parked') == 1 then
-    for _, key in ipairs(freed) do blocked_queue.release(key) end
-  end
+  if #freed > 0 and not quiet() and call('EXISTS', P .. 'parked') == 1 then blocked_queue.release(freed) end
 end
 
 local function live_slots()
