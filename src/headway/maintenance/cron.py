@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import msgspec
 
-from headway.core.cron import Cron, next_tick, parse_cron, ticks_between
+from headway.core.cron import next_tick, parse_cron, ticks_between
 from headway.core.errors import HeadwayError, StoreError
 from headway.core.job import NewJob
 from headway.core.log_event import LogEvent
@@ -21,6 +21,9 @@ log = logging.getLogger("headway.worker")
 LATE_MS = 30_000  # A tick older than this counts as missed; chores may be delayed by some seconds.
 MISSED_TICKS_MAX = 1_000  # Missed ticks that are submitted at most, to bound the work after a long outage.
 READ_EVERY = 15.0  # Seconds between reads of the crons; a new cron is seen within this time.
+
+
+_times = lru_cache(maxsize=512)(parse_cron)
 
 
 class CronSubmitter:
@@ -95,8 +98,3 @@ def _job(cron: CronDocument, tick_at: int) -> NewJob:
         tenant=cron.tenant,
         limits=cron.limits,
     )
-
-
-@lru_cache(maxsize=512)
-def _times(expression: str, tz: str) -> Cron:
-    return parse_cron(expression, tz)

@@ -149,7 +149,7 @@ async def _add(store: Store, group: Group, entry: AuditRecord, kept: int) -> boo
     """Add an entry to the last segment. Return False if another process wrote first, so that the caller tries again."""
     head, head_version = await _head(store, group)
     entries, version = await _segment(store, group, head.last)
-    if len(entries) >= SEGMENT or sum(map(_size, entries)) >= SEGMENT_BYTES:
+    if len(entries) >= SEGMENT or sum(len(_encode(one)) for one in entries) >= SEGMENT_BYTES:
         await _close_segment(
             store, group, head, head_version, closed=head.closed + len(entries), now_at=entry.at, kept=kept
         )
@@ -193,10 +193,6 @@ def _head_name(group: Group) -> str:
 
 def _name(group: Group, segment: int) -> str:
     return f"{group}.{segment:09d}"
-
-
-def _size(entry: AuditRecord) -> int:
-    return len(_encode(entry))
 
 
 def _bounded(value: Any) -> Any:

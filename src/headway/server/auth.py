@@ -169,7 +169,7 @@ async def authenticate(scope: AsgiScope, auth: AuthState) -> Principal:
     tokens, limiter = auth.tokens, auth.limiter
     await tokens.refresh()
     query = _query(scope)
-    if _has_token(query):
+    if any(name.lower() in NEVER_IN_URLS or id_of(value) for name, value in query.items()):
         raise Problem(
             "malformed", "a token in an address is logged; revoke this token and send the new one as Authorization"
         )
@@ -300,10 +300,6 @@ def _query(scope: AsgiScope) -> dict[str, str]:
         return dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True, max_num_fields=100))
     except ValueError as problem:
         raise Problem("malformed", "there are more than 100 parameters in the address") from problem
-
-
-def _has_token(query: dict[str, str]) -> bool:
-    return any(name.lower() in NEVER_IN_URLS or id_of(value) for name, value in query.items())
 
 
 def _address(scope: AsgiScope) -> str:

@@ -72,6 +72,7 @@ _Headers = dict[bytes, bytes]
 
 # A string, or one without an end, so that an invalid body takes no more time than a valid one.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+_is_here = functools.lru_cache(maxsize=1_000)(reaches_only_here)
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # One level down or up.
 _NO_BRACKETS = bytes(letter for letter in range(256) if letter not in b"[]{}")
 
@@ -133,7 +134,8 @@ class Guard:
                 raise
             if body is None or body.problem is None:
                 # The ASGI server would reply without our headers. It still gets the error and logs it.
-                await _refuse(scope, receive, guarded.send, _internal())
+                mistake = Problem("internal", "the server made a mistake; its log tells more")
+                await _refuse(scope, receive, guarded.send, mistake)
                 raise
         if body is not None and body.problem is not None and not guarded.started:
             guarded.body = None
@@ -369,10 +371,6 @@ def _too_large(most: int) -> Problem:
     return Problem("too_large", f"the body is larger than {most:,} bytes", headers={"Connection": "close"}, most=most)
 
 
-def _internal() -> Problem:
-    return Problem("internal", "the server made a mistake; its log tells more")
-
-
 def _not_json() -> Problem:
     return Problem("unsupported_media_type", "the body must be application/json")
 
@@ -380,11 +378,6 @@ def _not_json() -> Problem:
 @functools.lru_cache(maxsize=100)
 def _is_json(content_type: bytes) -> bool:
     return content_type.partition(b";")[0].strip().lower() == b"application/json"
-
-
-@functools.lru_cache(maxsize=1_000)
-def _is_here(address: str) -> bool:
-    return reaches_only_here(address)
 
 
 @functools.lru_cache(maxsize=1_000)

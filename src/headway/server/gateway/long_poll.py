@@ -146,7 +146,7 @@ class LongPoll:
         """
         policy, batch = self._in_force.policy, leases
         while len(leases) < free and len(batch) == self._asked and not self._is_over():
-            room = ANSWER_BYTES - _size(leases)
+            room = ANSWER_BYTES - sum(len(lease.payload) for lease in leases)
             if given is not None or room < max(len(lease.payload) for lease in batch):
                 self._more = True
                 break
@@ -295,10 +295,6 @@ class LongPoll:
             timeout = min(timeout, self._next_due + 0.001)
         await wait_until_set(self._poll.wake, max(0.0, timeout))
         self._poll.wake.clear()
-
-
-def _size(leases: Sequence[Lease]) -> int:
-    return sum(len(lease.payload) for lease in leases)
 
 
 def _claim_of(worker_id: str, claim_id: str) -> bytes:
