@@ -185,7 +185,8 @@ class _TestJobSource(StoreJobSource):
         self._snapshot = answer.snapshot or Snapshot(answer.now_at)
         wanted = {need for view in self._snapshot.classes for need in view.key.needs}
         self._offers |= {need for need in wanted if not need.startswith("task:")}
-        fed = await super().exchange_reports((), (), **claim | {"woken": False})
+        claim["woken"] = False
+        fed = await super().exchange_reports((), (), **claim)
         return fed._replace(refused=answer.refused)
 
 
