@@ -977,7 +977,7 @@ async def test_odd_questions_of_operators_are_refused(http: httpx.AsyncClient) -
 @pytest.mark.parametrize("store_name", ["memory"])
 async def test_names_that_strangers_send_are_not_kept(api: FastAPI) -> None:
     # Each of them would stay in memory, a thousand of them and as long as a header may be.
-    for cache in (guard._host_name, guard._same_origin, guard._is_json):
+    for cache in (guard.host_name, guard.same_origin, guard.is_json):
         cache.cache_clear()
     for number in range(50):
         name = b"x" * 10_000 + b"%d" % number
@@ -985,7 +985,7 @@ async def test_names_that_strangers_send_are_not_kept(api: FastAPI) -> None:
             ask = Ask("host", "POST", TASKS, body=b"{}", headers=[(b"host", name), *headers], content_type=name)
             status, _, _ = await send(api, ask, host=None)
             assert status in (403, 415, 421)
-    caches = (guard._host_name.cache_info(), guard._same_origin.cache_info(), guard._is_json.cache_info())
+    caches = (guard.host_name.cache_info(), guard.same_origin.cache_info(), guard.is_json.cache_info())
     assert sum(cache.currsize for cache in caches) <= 1
 
 

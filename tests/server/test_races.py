@@ -400,7 +400,7 @@ async def test_one_worker_more_than_cached_sessions_is_served(
     waiting = asyncio.create_task(first.poll(1, wait_seconds=5))
     gateway = await api.state.service.gateway()
     async with asyncio.timeout(SOON):
-        while not (first.worker_id in gateway._sessions and gateway._sessions[first.worker_id].polls):  # noqa: ASYNC110
+        while not (first.worker_id in gateway.sessions and gateway.sessions[first.worker_id].polls):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     assert (await second.poll(1))["tasks"] == []  # Its session is the only one without a poll.
     task_id = await submit(http)

@@ -60,7 +60,7 @@ class Served:
         gateway = await self.gateway()
         async with asyncio.timeout(SOON):
             while True:
-                session = gateway._sessions.get(worker_id)
+                session = gateway.sessions.get(worker_id)
                 if session is not None and len(session.polls) == polls and (not polls or session.polls[-1].waits):
                     return
                 await asyncio.sleep(0.005)

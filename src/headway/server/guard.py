@@ -179,7 +179,7 @@ class Guard:
         """Check that a request to a server without tokens comes from this machine."""
         host = headers.get(b"host", b"")
         # Long names are not cached, because a client could fill the memory with them.
-        if len(host) > NAME_MAX or _host_name(host) not in self._hosts:
+        if len(host) > NAME_MAX or host_name(host) not in self._hosts:
             raise Problem("wrong_host", "without tokens this server accepts only host names of this machine")
         if forwarded:
             raise Problem("forwarded", "without tokens this server refuses requests that a proxy forwards")
@@ -191,7 +191,7 @@ class Guard:
         origin, host = headers.get(b"origin"), headers.get(b"host", b"")
         if origin is None or origin.lower() in self._origins:
             return
-        if len(origin) <= NAME_MAX and len(host) <= NAME_MAX and _same_origin(origin, host):
+        if len(origin) <= NAME_MAX and len(host) <= NAME_MAX and same_origin(origin, host):
             return
         raise Problem("forbidden_origin", "pages of other sites may not do this")
 
@@ -209,7 +209,7 @@ class Guard:
             raise Problem("malformed", "Content-Length must be a number")
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise Problem("unsupported_media_type", "bodies must not be compressed")
-        as_json = _is_json(headers.get(b"content-type", b"")[:NAME_MAX])
+        as_json = is_json(headers.get(b"content-type", b"")[:NAME_MAX])
         if unsafe and size and not as_json:
             raise _not_json()
         most = self._bulk_max if path.endswith("/bulk") or "/internal/" in path else self._body_max
@@ -376,12 +376,12 @@ def _not_json() -> Problem:
 
 
 @functools.lru_cache(maxsize=100)
-def _is_json(content_type: bytes) -> bool:
+def is_json(content_type: bytes) -> bool:
     return content_type.partition(b";")[0].strip().lower() == b"application/json"
 
 
 @functools.lru_cache(maxsize=1_000)
-def _host_name(host: bytes) -> str:
+def host_name(host: bytes) -> str:
     """Return the name in a Host header without the port, or an empty string if it is malformed."""
     text = host.decode("latin-1").lower()
     name, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
@@ -391,7 +391,7 @@ def _host_name(host: bytes) -> str:
 
 
 @functools.lru_cache(maxsize=1_000)
-def _same_origin(origin: bytes, host: bytes) -> bool:
+def same_origin(origin: bytes, host: bytes) -> bool:
     scheme, slashes, place = origin.decode("latin-1").lower().partition("://")
     port = {"http": ":80", "https": ":443"}.get(scheme)
     if not slashes or port is None:

@@ -121,7 +121,7 @@ async def waiting(poll: asyncio.Task[PollResult], worker: Worker, polls: int = 1
     """Return a poll that waits, as one of this many; if it is for jobs, the store counts on it."""
     async with asyncio.timeout(SOON):
         while not poll.done():
-            session = worker.gateway._sessions.get(worker.worker_id)
+            session = worker.gateway.sessions.get(worker.worker_id)
             under_way = [] if session is None else session.polls
             if len(under_way) == polls and (not under_way[-1].claims or under_way[-1].waits):
                 break

@@ -85,7 +85,7 @@ class WorkerGateway:
         self.durations = TaskCosts()
         self.recorder = recorder or MetricsRecorder()
         self._payload_max = payload_max
-        self._sessions: OrderedDict[str, WorkerSession] = OrderedDict()
+        self.sessions: OrderedDict[str, WorkerSession] = OrderedDict()
         self._learned = time.monotonic()
         self._closed = False
         self._registering: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # By token.
@@ -191,7 +191,7 @@ class WorkerGateway:
     async def dismiss(self, worker_id: str, reason: str) -> int:
         """Remove a worker that may no longer work, and queue its jobs again. Return how many."""
         count = await end_worker(self.store, worker_id, self.in_force.policy, lambda _: Released(reason))
-        session = self._sessions.get(worker_id)
+        session = self.sessions.get(worker_id)
         if session is not None:
             session.release(list(session.leases))
         return count
@@ -319,20 +319,20 @@ class WorkerGateway:
     def stop(self) -> None:
         """End all polls with what they have. The server is about to stop."""
         self._closed = True
-        for session in self._sessions.values():
+        for session in self.sessions.values():
             for poll in session.polls:
                 poll.over = True
             session.wake_polls()
 
     async def close(self) -> None:
         self.stop()
-        for session in self._sessions.values():
+        for session in self.sessions.values():
             await session.close()
-        self._sessions.clear()
+        self.sessions.clear()
 
     async def _session(self, worker_id: str, token_id: str | None) -> WorkerSession:
         registration = await self.registry.find(worker_id, token_id)
-        session = self._sessions.get(worker_id)
+        session = self.sessions.get(worker_id)
         if session is None:
             session = WorkerSession(
                 self.store,
@@ -341,10 +341,10 @@ class WorkerGateway:
                 registration,
                 payload_max=self._payload_max,
             )
-            self._sessions[worker_id] = session
+            self.sessions[worker_id] = session
             await self._make_room(worker_id)
         else:
-            self._sessions.move_to_end(worker_id)
+            self.sessions.move_to_end(worker_id)
         return session
 
     def _make_job_source(self, worker_id: str, offers: frozenset[str]) -> StoreJobSource:
@@ -360,9 +360,9 @@ class WorkerGateway:
 
     async def _make_room(self, new_name: str) -> None:
         """Drop the sessions that were unused for longest. The store can rebuild them."""
-        while len(self._sessions) > SESSIONS_MAX:
-            idle = (name for name, session in self._sessions.items() if not session.polls and name != new_name)
+        while len(self.sessions) > SESSIONS_MAX:
+            idle = (name for name, session in self.sessions.items() if not session.polls and name != new_name)
             worker_id = next(idle, None)
             if worker_id is None:
                 return
-            await self._sessions.pop(worker_id).close()
+            await self.sessions.pop(worker_id).close()
