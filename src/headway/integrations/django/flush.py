@@ -26,7 +26,7 @@ def flush_jobs(alias: str) -> None:
     if alias != database() or connection.vendor not in WITH_VIEWS:
         return
     tables = table_prefix(connection)
-    with transaction.atomic(using=alias), connection.cursor() as cursor:
+    with _transaction(alias), connection.cursor() as cursor:
         columns = _tables(connection, cursor)
         namespace = _namespace(cursor, tables) if "namespace" in columns else None  # None before the first migration.
         if namespace is None:
@@ -50,7 +50,7 @@ def flush_jobs(alias: str) -> None:
 def let_time_pass(alias: str, ms: int) -> None:
     """Move the due times of delayed and limited jobs this many milliseconds back, as if that time had passed."""
     tables = table_prefix(connections[alias])
-    with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+    with _transaction(alias), connections[alias].cursor() as cursor:
         namespace = _namespace(cursor, tables)
         for table, column, step in (
             ("delayed", "due_at", ms),
@@ -63,6 +63,10 @@ def let_time_pass(alias: str, ms: int) -> None:
                 f"WHERE namespace_id = %s AND {column} IS NOT NULL",
                 [step, namespace],
             )
+
+
+def _transaction(alias: str) -> Any:  # Django declares no type that pyright accepts in a ``with``.
+    return transaction.atomic(using=alias)
 
 
 def _namespace(cursor: Any, tables: str) -> int | None:
