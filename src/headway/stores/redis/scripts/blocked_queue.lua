@@ -39,7 +39,7 @@ local function head_of(q, limit)  -- or false; the jobs that were dropped are st
   return found[1] and {member = found[1], order = found[2], key = tonumber(found[2]), limit = limit} or false
 end
 
-function blocked_queue.read_open(q, most, any_again)  -- the heads of up to so many open queues, with their records
+function blocked_queue.read_open(q, most, any_again)  -- the heads of up to ``most`` open queues, with their records
   local found, members = call('ZRANGE', P .. 'open:' .. q.name, 0, most - 1, 'WITHSCORES'), {}
   for i = 1, #found, 2 do
     push(members, $blocked_head.member(found[i]))
