@@ -17,7 +17,7 @@ from headway.stores.redis.layout import DIRECT_LEASE, read_text
 _CLOCK_DRIFT = 1.0  # Seconds by which the clocks of server and worker may differ more than at the claim.
 
 
-class ParkedClaim:
+class WaitingClaim:
     """An open claim, its time by the clocks of worker and server, and the message of the server since then."""
 
     __slots__ = ("asked", "asked_at", "claim_id", "message")
@@ -36,21 +36,21 @@ class DirectLease(NamedTuple):
     given: LeasedJobs
 
 
-class ParkedClaims:
+class WaitingClaims:
     """The open claims of the workers in one process."""
 
     def __init__(self) -> None:
-        self._open: dict[str, ParkedClaim] = {}
+        self._open: dict[str, WaitingClaim] = {}
 
     def any_of(self, worker_id: str | None) -> bool:
         return worker_id in self._open
 
-    def claim(self, request: Exchange) -> ParkedClaim:
+    def claim(self, request: Exchange) -> WaitingClaim:
         """Return the open claim of the worker, or a new one."""
         worker_id = request.worker_id or ""
         claim = self._open.get(worker_id)
         if claim is None:
-            claim = ParkedClaim(request.claim_id)
+            claim = WaitingClaim(request.claim_id)
             if request.handover:  # The message may arrive before the caller reads the reply.
                 self._open[worker_id] = claim
         return claim

@@ -47,7 +47,7 @@ from headway.stores.redis import codec, replies
 from headway.stores.redis.client import Discovery, RedisClient
 from headway.stores.redis.connection import Endpoint, Login, RedisConnection, Unanswered, pack
 from headway.stores.redis.deferred_submit import DeferredSubmits
-from headway.stores.redis.direct_lease import ParkedClaims
+from headway.stores.redis.direct_lease import WaitingClaims
 from headway.stores.redis.lua_rules import compile_rules
 from headway.stores.redis.notifier import RedisNotifier
 from headway.stores.redis.server_info import describe_server
@@ -57,8 +57,8 @@ from headway.stores.texts import check_jobs, check_text, check_worker, escape_su
 from headway.stores.transport import Transport, warn_once
 
 DEAD_WORKERS_KEPT_MS = 3_600_000  # Milliseconds. An operator can see for an hour that a worker died.
-STRETCHES_KEPT_MS = 24 * 3_600_000  # Milliseconds. `why` explains waits of the last day.
-STRETCHES_READ = 2_000  # Wait intervals of a class that `why` reads, more than a day has.
+WAIT_INTERVALS_KEPT_MS = 24 * 3_600_000  # Milliseconds. `why` explains waits of the last day.
+WAIT_INTERVALS_READ = 2_000  # Wait intervals of a class that `why` reads, more than a day has.
 ARCHIVER_MISSED_MS = 7 * 24 * 3_600_000  # Milliseconds. A week is enough to repair an archive.
 PAGE = 200  # Jobs that one call of find reads at most,
 PAGE_BYTES = 4_000_000  # and bytes, so that other calls wait for some milliseconds only.
@@ -98,9 +98,9 @@ class RedisStore:
         self._meta = f"{self._prefix}meta"
         self._clock = clock
         self._replicas, self._replicas_ms = replicas, replicas_ms
-        self._parked_claims = ParkedClaims()
+        self._waiting_claims = WaitingClaims()
         self._rule_reader = RuleReader()
-        self._notifier = RedisNotifier(self._prefix, self._connect, self._parked_claims.on_message)
+        self._notifier = RedisNotifier(self._prefix, self._connect, self._waiting_claims.on_message)
         self._timeout = timeout + (replicas_ms / 1_000 if replicas else 0.0)  # Replicas get additional time.
         self._client = RedisClient(discovery, login, self._notifier.on_message, self._notifier.on_connect, timeout)
         self._client.on_disconnect = self._notifier.on_disconnect
@@ -196,16 +196,16 @@ class RedisStore:
     async def exchange(self, request: Exchange) -> ExchangeReply:
         if self._clock is not None:
             request = request._replace(handover=False)
-        if request.plan is None and self._parked_claims.any_of(request.worker_id):
+        if request.plan is None and self._waiting_claims.any_of(request.worker_id):
             request = request._replace(plan=Plan())  # Closes the open claim: the worker claims no more.
-        claim, asked = self._parked_claims.claim(request), time.monotonic()
+        claim, asked = self._waiting_claims.claim(request), time.monotonic()
         reply = await self._exchange(request, claim.claim_id)
         answer = await self._read_exchanged(request, claim.claim_id, reply)
-        self._parked_claims.record_reply(request, answer, asked)
+        self._waiting_claims.record_reply(request, answer, asked)
         return answer
 
     def handed(self, worker_id: str, younger_ms: int) -> ExchangeReply | None:
-        handed = self._parked_claims.take(worker_id, younger_ms)
+        handed = self._waiting_claims.take(worker_id, younger_ms)
         if handed is None:
             return None
         claim_id, now_at, given = handed
@@ -409,15 +409,15 @@ class RedisStore:
         return replies.read_diagnosis(now_at, seen, self._rule_reader)[0]
 
     async def diagnose_job(self, job_id: JobId) -> JobDiagnostics | None:
-        now_at, pieces, *rest = await self._call("diagnose_job", _encode_id(job_id), AHEAD_COUNTED, STRETCHES_READ)
+        now_at, pieces, *rest = await self._call("diagnose_job", _encode_id(job_id), AHEAD_COUNTED, WAIT_INTERVALS_READ)
         if pieces is None:
             return None
-        seen, fair, ahead, own, limits, stretches = rest
+        seen, fair, ahead, own, limits, intervals = rest
         job = codec.read_job(pieces, now_at)
         queue, rule_index = replies.read_diagnosis(now_at, seen, self._rule_reader)
         if job.state is not State.QUEUED or job.due_at is not None:
             kind = codec.class_key(pieces[9])
-            near = [replies.read_wait_interval(kind, entry) for entry in stretches]
+            near = [replies.read_wait_interval(kind, entry) for entry in intervals]
             return JobDiagnostics(job, queue, bool(fair), waited_ms=waited_ms(job, near))
         views = []
         for at, (key, rule) in enumerate(rule_index.keys(job.task, job.tenant, job.limits)):
@@ -436,7 +436,7 @@ class RedisStore:
         return int(
             await self._call(
                 "prune", limit, keep.completed_ms, keep.failed_ms, keep.cancelled_ms, keep.dead_letter_ms,
-                DEAD_WORKERS_KEPT_MS, STRETCHES_KEPT_MS, keep.completed_max, keep.failed_max, keep.cancelled_max,
+                DEAD_WORKERS_KEPT_MS, WAIT_INTERVALS_KEPT_MS, keep.completed_max, keep.failed_max, keep.cancelled_max,
                 keep.dead_letter_max,
             )
         )  # fmt: skip

@@ -11,7 +11,7 @@ from headway.stores.sql.finish import cancel
 from headway.stores.sql.transaction import Transaction
 
 DEAD_WORKERS_KEPT_MS = 3_600_000
-STRETCHES_KEPT_MS = 24 * 3_600_000
+WAIT_INTERVALS_KEPT_MS = 24 * 3_600_000
 SCANNED = 5_000  # Ended jobs that one prune reads, to bound its time.
 
 
@@ -47,7 +47,7 @@ async def prune(tx: Transaction, keep: Keep, limit: int, round_: PruneRound) -> 
     await tx.db.run("prune_keys", tx.now_at, limit)
     await tx.db.run("prune_workers_bury", tx.now_at)
     await tx.db.run("prune_workers", tx.now_at - DEAD_WORKERS_KEPT_MS)
-    await tx.db.run("prune_stretches", tx.namespace_id, tx.now_at - STRETCHES_KEPT_MS)
+    await tx.db.run("prune_stretches", tx.namespace_id, tx.now_at - WAIT_INTERVALS_KEPT_MS)
     await tx.db.run("prune_rates", tx.namespace_id, tx.now_at * 1_000)
     await tx.fold_totals()
     return len(cancelled) + deleted
