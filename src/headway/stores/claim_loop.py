@@ -27,7 +27,7 @@ class WaitingJobs(Protocol):
         """Return since when a job waits, and when it expires, if it does."""
         ...
 
-    async def expire(self, job: Any) -> None:
+    async def expire(self, job: Any, /) -> None:
         """Cancel a job that has expired."""
         ...
 
@@ -35,7 +35,7 @@ class WaitingJobs(Protocol):
         """Return whether the ladder has room for another job of the class."""
         ...
 
-    async def start(self, job: Any) -> Lease | None:
+    async def start(self, job: Any, /) -> Lease | None:
         """Lease a job. If a limit has no room, move the job to the blocked queue of that limit and return None."""
         ...
 

@@ -120,10 +120,10 @@ limit_rules = st.builds(
     paused=st.builds(PauseSet, tasks=some_names, tenants=some_names),
     task=names,
     tenant=st.none() | names,
-    bound=st.lists(st.sampled_from(["w=1", "x=1", "q=1"]), unique=True),
+    bound=st.lists(st.sampled_from(["w=1", "x=1", "q=1"]), unique=True).map(tuple),
 )
 def test_counters_are_asked_in_one_order_and_a_job_that_nothing_binds_needs_none(
-    limits: dict[str, LimitRule], paused: PauseSet, task: str, tenant: str | None, bound: list[str]
+    limits: dict[str, LimitRule], paused: PauseSet, task: str, tenant: str | None, bound: tuple[str, ...]
 ) -> None:
     rules = EnforcedRules(limits=limits, paused=paused)
     rule_index = RuleIndex(rules)

@@ -15,6 +15,7 @@ from headway.core.policy.ladder import RunningJobs, fit_rung
 
 SECOND_US = 1_000_000
 PAUSE = "=paused:"  # The prefix of the keys that paused jobs wait for. No limit's key can begin with it.
+CACHED_MAX = 10_000  # Tasks, and jobs of one kind, whose limits are cached, so that memory stays bounded.
 _NO_ROOM = LimitRule(concurrency=0)
 _NO_RULE = TaskRule()
 
@@ -147,21 +148,33 @@ def counter_name(name: str) -> str:
 
 
 class RuleIndex:
-    """Rules, indexed for fast queries. It caches limits by task and never changes the rules."""
+    """Rules, indexed for fast queries. It caches limits and never changes the rules."""
 
     def __init__(self, rules: EnforcedRules = EnforcedRules()) -> None:  # noqa: B008  (it is frozen)
         self.rules = rules
         self.ladder = Ladder(rules.rungs)
         self._by_task: dict[str, tuple[tuple[str, LimitRule], ...]] = {}
+        self._by_job: dict[tuple[str, str | None, tuple[str, ...]], tuple[tuple[str, LimitRule], ...]] = {}
         # Whether only counters chosen by a job's arguments can hold it back.
         self.has_no_limits = not (rules.limits or rules.paused.tasks or rules.paused.tenants)
 
-    def keys(self, task: str, tenant: str | None, bound: Iterable[str] = ()) -> list[tuple[str, LimitRule]]:
+    def keys(
+        self, task: str, tenant: str | None, bound: tuple[str, ...] = ()
+    ) -> tuple[tuple[str, LimitRule], ...]:  # fmt: skip
         """Return the counters that a job needs room in, with their rules: pauses first, then caps, then rates.
 
         ``bound`` are the counters chosen by the job's arguments, stored at its submission. The others follow from its
         task and tenant, so a limit set today applies to jobs that were submitted yesterday.
         """
+        job = (task, tenant, bound)
+        known = self._by_job.get(job)
+        if known is None:
+            if len(self._by_job) > CACHED_MAX:
+                self._by_job.clear()
+            known = self._by_job[job] = tuple(self._find_keys(task, tenant, bound))
+        return known
+
+    def _find_keys(self, task: str, tenant: str | None, bound: tuple[str, ...]) -> list[tuple[str, LimitRule]]:
         found: list[tuple[str, LimitRule]] = []
         paused = self.rules.paused
         if task in paused.tasks:
@@ -193,7 +206,7 @@ class RuleIndex:
                 for name, rule in self.rules.limits.items()
                 if rule.by in (None, TENANT) and applies(rule, task)
             )
-            if len(self._by_task) > 10_000:
+            if len(self._by_task) > CACHED_MAX:
                 self._by_task.clear()
             self._by_task[task] = known
         return known

@@ -17,7 +17,7 @@ from headway.stores.memory.record import StoredJob
 from headway.stores.memory.state import MemoryState
 
 
-def keys_of(state: MemoryState, record: StoredJob) -> list[tuple[str, LimitRule]]:
+def keys_of(state: MemoryState, record: StoredJob) -> tuple[tuple[str, LimitRule], ...]:
     """Return the limit counters that a job needs room in, with their rules."""
     return state.rule_index.keys(record.new.task, record.new.tenant, record.new.limits)
 

@@ -69,7 +69,7 @@ _UNWRITABLE = (
 CUT = (OSError, TimeoutError, EOFError, pg.PostgresError, pg.InterfaceError, pg.InternalClientError)
 
 UNKNOWN_TASKS = "HW002"  # The code with which the function claim asks for the limits of tasks.
-ServerError = pg.PostgresError
+ServerError: Any = pg.PostgresError
 KnownAlready = pg.UniqueViolationError  # A row with this key is there already.
 
 

@@ -21,8 +21,8 @@ from headway.stores.postgres.runner import PostgresCache, PostgresRunner, Row
 from headway.stores.sql.transaction import ALL, LOWEST
 from headway.stores.unreadable import read_worker_state
 
-LOOK_EVERY = 0.25  # Seconds after which a claim looks below the floors, whatever it finds above.
-LOOK_SHARE = 20  # It looks there for at most one part in this many of the time: dead rows may make that slow.
+FULL_SCAN_EVERY = 0.25  # Seconds after which a claim reads a line from its very start, whatever it finds later.
+FULL_SCAN_SHARE = 20  # Full scans take at most one part in this many of the time: dead rows may make them slow.
 
 NEVER, IF_NOTHING, AT_ONCE = 0, 1, 2
 
@@ -30,18 +30,18 @@ _number = attrgetter("seq")
 
 
 class FullScanSchedule:
-    """When this process last looked below the floors of its classes, and what that cost."""
+    """Decides when a claim reads lines from their very start. Remembers when the last one did, and what it cost."""
 
     def __init__(self) -> None:
         self._last = 0.0
         self._cost = 0.0
 
     def next(self) -> int:
-        """Return whether the next claim looks there."""
+        """Return whether the next claim does a full scan."""
         since = time.monotonic() - self._last
-        if since < LOOK_SHARE * self._cost:
+        if since < FULL_SCAN_SHARE * self._cost:
             return NEVER
-        return AT_ONCE if since >= LOOK_EVERY else IF_NOTHING
+        return AT_ONCE if since >= FULL_SCAN_EVERY else IF_NOTHING
 
     def note(self, looked_us: int) -> None:
         if looked_us:
@@ -87,8 +87,8 @@ async def exchange(
     if row["status"] != "ok":
         return ExchangeOutcome(row["status"])
     looks.note(row["looked_us"])
-    for class_id, floor, rewound in zip(classes, row["reached"] or (), row["rewound"] or (), strict=False):
-        memory.floors[class_id] = (floor, rewound)
+    for class_id, start, rewound in zip(classes, row["reached"] or (), row["rewound"] or (), strict=False):
+        memory.line_starts[class_id] = (start, rewound)
     snapshot = None
     if row["picture"] is not None:
         snapshot, numbers, _ = read_snapshot(row["picture"], row["now_at"], memory.rule_index)
@@ -117,7 +117,7 @@ async def _call(
     plan = request.plan
     takes = [] if plan is None else _able(plan, memory)
     classes = [memory.class_ids[take.key] for take in takes]
-    floors = [memory.floors.get(class_id, (LOWEST, -1)) for class_id in classes]
+    starts = [memory.line_starts.get(class_id, (LOWEST, -1)) for class_id in classes]
     try:
         row = await db.row(
             "exchange",
@@ -141,8 +141,8 @@ async def _call(
             [take.below_reserve for take in takes],
             [take.until_at for take in takes],
             [None if take.over is None else f"promoted.{take.key.lane}.{take.over}" for take in takes],
-            [floor for floor, _ in floors],
-            [rewound for _, rewound in floors],
+            [start for start, _ in starts],
+            [rewound for _, rewound in starts],
             *memory.rule_columns.of_takes(takes),
             *memory.rule_columns.columns,
             look,

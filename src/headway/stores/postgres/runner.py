@@ -24,7 +24,7 @@ class PostgresCache:
     def __init__(self) -> None:
         self.namespace_id = 0
         self.class_ids: dict[ClassKey, int] = {}
-        self.floors: dict[int, tuple[int, int]] = {}  # By class: how far claims have come, and after which rewind.
+        self.line_starts: dict[int, tuple[int, int]] = {}  # By class: how far claims have come, and after which rewind.
         self.heads = ScanHints()
         self.first_lease = 0  # The lowest number among the leases, when they were last looked at.
         self.spots: dict[str | None, tuple[int, int]] = {}  # By worker: where its row was last.

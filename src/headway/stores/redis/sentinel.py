@@ -23,7 +23,7 @@ from headway.stores.redis.connection import Endpoint, Login, RedisConnection
 
 log = logging.getLogger("headway.redis")
 
-LOOK_EVERY = 1.0  # Seconds between queries to each Sentinel, in case a published event was lost.
+QUERY_EVERY = 1.0  # Seconds between queries to each Sentinel, in case a published event was lost.
 ANSWER_WITHIN = 1.0  # Seconds after which a Sentinel that does not answer counts as away.
 AGAIN = (0.1, 0.3, 1.0, 2.0)  # Seconds between attempts to reconnect to a Sentinel; the last one repeats.
 HOLD_MAX = 10.0  # Seconds after which a client writes again if a failover does not end. It takes one to three.
@@ -161,7 +161,7 @@ class Sentinel:
                 self._switched(seen.address)
             elif self._holding.get(sentinel, asked) < asked:  # Not a failover that began after the question.
                 self._ended(sentinel)
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(QUERY_EVERY)
 
     def _on_message(self, sentinel: Endpoint, channel: bytes, text: bytes) -> None:
         words = text.decode().split()

@@ -183,7 +183,7 @@ class _WaitingRows:
             try:
                 keys = rule_index.keys(task, tenant, tx.rows.read_strings(limits))
             except DAMAGE as problem:  # The job never runs, so no limit counts it.
-                keys, unreadable = [], why_unreadable(problem)
+                keys, unreadable = (), why_unreadable(problem)
             full = await self._limit_check.full_key(keys)
             if full is not None:
                 await block(tx, self._class_id, self._blocked_by, order_key, seq, full)

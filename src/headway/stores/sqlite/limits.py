@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from headway.core.policy.document import LimitRule
 from headway.core.policy.ladder import RunningJobs, add_start, summarize_running
 from headway.core.policy.limits import conforms_at, step_rate
 from headway.stores.sql.limits import read_rates
+from headway.stores.sqlite.rows import rows
 
 if TYPE_CHECKING:
     from headway.stores.sqlite.transaction import SqliteTransaction
 
 Keys = Sequence[tuple[str, LimitRule]]
+
+_held_text = lru_cache(maxsize=10_000)(rows.strings_text)  # Many jobs count against the same limits.
 
 
 class LimitCheck:
@@ -23,7 +26,7 @@ class LimitCheck:
 
     def __init__(self, tx: SqliteTransaction) -> None:
         self._tx = tx
-        self._held: Counter[str] | None = None
+        self._used: dict[str, int] | None = None
         self._reached: dict[str, int | None] = {}
         self._stepped: set[str] = set()
         self._running: RunningJobs | None = None
@@ -32,12 +35,13 @@ class LimitCheck:
 
     async def full_key(self, keys: Keys) -> tuple[str, int | None] | None:
         """Return the first key without room, and when it will have room, or None if that is unknown."""
-        now_us = self._tx.now_at * 1_000
         for key, rule in keys:
-            if rule.concurrency is not None and (await self._in_use())[key] >= rule.concurrency:
-                return key, None
+            if rule.concurrency is not None:
+                used = await self._read_usage() if self._used is None else self._used
+                if used.get(key, 0) >= rule.concurrency:
+                    return key, None
             if rule.count is not None:
-                conforms_us, _ = step_rate(rule, await self._reached_us(key), now_us)
+                conforms_us, _ = step_rate(rule, await self._reached_us(key), self._tx.now_at * 1_000)
                 if conforms_at(conforms_us) > self._tx.now_at:
                     return key, conforms_at(conforms_us)
         return None
@@ -47,12 +51,13 @@ class LimitCheck:
         held = []
         for key, rule in keys:
             if rule.concurrency is not None:
-                (await self._in_use())[key] += 1
+                used = await self._read_usage() if self._used is None else self._used
+                used[key] = used.get(key, 0) + 1
                 held.append(key)
             if rule.count is not None:
                 _, self._reached[key] = step_rate(rule, await self._reached_us(key), self._tx.now_at * 1_000)
                 self._stepped.add(key)
-        return self._tx.rows.strings_text(held)
+        return _held_text(tuple(held))
 
     async def settle(self) -> None:
         """Write the new positions of the rates."""
@@ -60,13 +65,13 @@ class LimitCheck:
             steps = [(key, self._reached[key]) for key in sorted(self._stepped)]
             await self._tx.db.run_many("rate_step", steps, self._tx.namespace_id)
 
-    async def _in_use(self) -> Counter[str]:
-        if self._held is None:
-            self._held = Counter()
-            for held, count in await self._tx.db.run("limit_usage", self._tx.namespace_id):
-                for key in self._tx.rows.read_limit_keys(held):
-                    self._held[key] += count
-        return self._held
+    async def _read_usage(self) -> dict[str, int]:
+        used: dict[str, int] = {}
+        for held, count in await self._tx.db.run("limit_usage", self._tx.namespace_id):
+            for key in self._tx.rows.read_limit_keys(held):
+                used[key] = used.get(key, 0) + count
+        self._used = used
+        return used
 
     async def _reached_us(self, key: str) -> int | None:
         if key not in self._reached:

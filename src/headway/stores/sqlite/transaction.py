@@ -24,6 +24,9 @@ from headway.stores.sqlite.rows import rows
 TOTALS_KEPT_MINUTES = 1_440  # Totals are kept by the minute for a day.
 
 
+_NO_TERMS = (None, None, None, None)  # The limits held, the assigned rung, what blocked the job, and for how long.
+
+
 class SqliteCache:
     """The cache of a process between transactions: ids of namespace and classes, and the rules."""
 
@@ -223,15 +226,14 @@ class SqliteTransaction(Transaction):
         self, class_id: int, blocked_by: str, worker_id: str, token: bytes, taken: Sequence[tuple[Any, ...]]
     ) -> None:
         front = taken[-1][0][:2]  # One process writes at a time, so what was read is still the front.
-        self.connection.run("claim_lease", worker_id, token, self.now_at, class_id, blocked_by, *front)
+        terms = taken[0][1:]
+        uniform = all(one[1:] == terms for one in taken)
+        written = terms if uniform else _NO_TERMS
+        self.connection.run("claim_lease", worker_id, token, self.now_at, class_id, blocked_by, *front, *written)
         self.connection.run("claim_taken", class_id, blocked_by, *front)
-        terms = [
-            (row[1], held, assigned, blocked_for, blocked_ms)
-            for row, held, assigned, blocked_for, blocked_ms in taken
-            if held is not None or assigned is not None or blocked_for is not None
-        ]
-        if terms:
-            self.connection.run_many("claim_terms", terms)
+        if not uniform:
+            each = [(row[1], *terms) for row, *terms in taken if any(value is not None for value in terms)]
+            self.connection.run_many("claim_terms", each)
 
     async def note_claim(self, claim_id: bytes, kept: int, worker_id: str) -> None:
         self.connection.run("worker_claimed", claim_id, worker_id)

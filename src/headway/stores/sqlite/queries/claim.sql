@@ -18,12 +18,13 @@ SELECT r.order_key, r.seq, r.eligible_at, r.epoch, r.attempts, r.crashes,
 
 -- name: claim_lease
 -- Lease the front of a line, up to and with the last job taken.
--- params  worker_id, token, started_at, class_id, blocked_by, order_key, seq
+-- params  worker_id, token, started_at, class_id, blocked_by, order_key, seq, held, assigned, blocked_for, blocked_ms
 -- holds   one writer at a time, so what was read is still the front
 INSERT INTO lease (seq, class_id, worker_id, token, started_at, eligible_at, epoch, attempts, crashes, timeout_ms,
-                   unique_key, order_key, tenant)
+                   unique_key, order_key, tenant, held, assigned, parked_for, parked_ms)
 SELECT r.seq, r.class_id, :worker_id, :token, :started_at, r.eligible_at, r.epoch + 1, r.attempts + 1, r.crashes,
-       ifnull(r.timeout_ms, j.timeout_ms), j.unique_key, r.order_key, r.tenant
+       ifnull(r.timeout_ms, j.timeout_ms), j.unique_key, r.order_key, r.tenant,
+       :held, :assigned, :blocked_for, :blocked_ms
   FROM ready r CROSS JOIN job j ON j.seq = r.seq
  WHERE r.class_id = :class_id AND r.park = :blocked_by AND (r.order_key, r.seq) <= (:order_key, :seq);
 
