@@ -320,7 +320,7 @@ def test_a_release_is_tested_and_built_before_it_is_signed_and_published() -> No
 def test_a_release_is_published_by_trust_and_not_by_a_password() -> None:
     # S-39
     publish = dict(jobs("release"))["release.publish"]
-    assert publish["environment"]["name"] == "pypi"
+    assert publish["environment"] == "pypi"
     [download] = steps(publish, "actions/download-artifact")
     assert download["with"] == {"name": "packages", "path": "dist"}  # Bills of materials are no packages.
     [step] = steps(publish, "pypa/gh-action-pypi-publish")
