@@ -62,6 +62,7 @@ DECLARE
   d_rules text[];
   limited boolean;
   fits boolean;
+  rated boolean;
   p_job int[];             -- Pairs of a candidate and a counter: the candidate,
   p_key text[];            -- the key of the counter,
   p_rule int[];            -- its rule, 0 for a pause,
@@ -73,7 +74,8 @@ DECLARE
   n_starts int[];
   -- What becomes of them.
   chosen int[];            -- None stands for all.
-  held text[];
+  single boolean;          -- Each job holds exactly one limit.
+  held text[];             -- The limit that each job holds, or the text of an array of them.
   assigned text;
   assigned_each text[];
   expired int[];
@@ -139,6 +141,7 @@ BEGIN
     again := size = asked;
     chosen := NULL;
     held := NULL;
+    single := false;
     c_damaged := NULL;
     limited := false;
     IF k_task IS NOT NULL THEN
@@ -194,8 +197,9 @@ BEGIN
                            ELSE coalesce(x.used + x.starts <= r_limit[x.rule], true)
                             AND coalesce((greatest(x.reached_us, now_us)
                                           + (x.starts - r_burst[x.rule]) * r_interval[x.rule]) / 1000 <= now_at, true)
-                           END)
-        INTO n_key, n_rule, n_used, n_reached, n_starts, fits
+                           END),
+             bool_or(r_interval[x.rule] IS NOT NULL)
+        INTO n_key, n_rule, n_used, n_reached, n_starts, fits, rated
         FROM (SELECT a.key, max(a.rule) AS rule, sum(a.starts)::int AS starts, sum(a.used)::int AS used,
                      max(a.reached_us) AS reached_us
                 FROM (SELECT p.key COLLATE "C" AS key, p.rule, 1 AS starts, 0 AS used, NULL::bigint AS reached_us
@@ -218,7 +222,7 @@ BEGIN
     IF NOT careful AND fits AND size <= room AND skipped < skipped_max
        AND (rung <> -1 OR size <= {schema}.rung_room_{version}(rung_counts, rung_limits, step)) THEN
       assigned_each := CASE WHEN assigned IS NOT NULL THEN array_fill(assigned, ARRAY[size]) END;
-      IF limited THEN
+      IF limited AND rated THEN
         n_reached := ARRAY(SELECT greatest(n.reached, now_us) + n.starts * r_interval[n.rule]
                              FROM unnest(n_reached, n_starts, n_rule) WITH ORDINALITY n (reached, starts, rule, o)
                             ORDER BY n.o);
@@ -342,16 +346,23 @@ BEGIN
     IF limited THEN
       usage_keys := usage_keys || n_key;
       usage_deltas := usage_deltas || n_starts;
-      INSERT INTO {schema}.rate (namespace_id, rate_key, reached_us)
-      SELECT ns, n.key, n.reached FROM unnest(n_key, n_rule, n_starts, n_reached) n (key, rule, starts, reached)
-       WHERE r_interval[n.rule] IS NOT NULL AND n.starts > 0
-          ON CONFLICT (namespace_id, rate_key) DO UPDATE SET reached_us = excluded.reached_us;
-      -- Counters of limits alone are held: a rate counts starts, not jobs that run.
-      held := ARRAY(SELECT (array_agg(k.key) FILTER (WHERE k.key IS NOT NULL))::text
-                      FROM (SELECT p.job, p.key FROM unnest(p_job, p_key, p_rule) p (job, key, rule)
-                             WHERE r_limit[p.rule] IS NOT NULL
-                            UNION ALL SELECT i, NULL FROM generate_series(1, size) i) k
-                     GROUP BY k.job ORDER BY k.job);
+      IF rated THEN
+        INSERT INTO {schema}.rate (namespace_id, rate_key, reached_us)
+        SELECT ns, n.key, n.reached FROM unnest(n_key, n_rule, n_starts, n_reached) n (key, rule, starts, reached)
+         WHERE r_interval[n.rule] IS NOT NULL AND n.starts > 0
+            ON CONFLICT (namespace_id, rate_key) DO UPDATE SET reached_us = excluded.reached_us;
+      END IF;
+      -- Only limits on how many run are held: a rate counts starts.
+      SELECT array_agg(p.key), coalesce(bool_and(p.job = p.place) AND count(*) = size, false) INTO held, single
+        FROM (SELECT p.job, p.key, row_number() OVER () AS place FROM unnest(p_job, p_key, p_rule) p (job, key, rule)
+               WHERE r_limit[p.rule] IS NOT NULL) p;
+      IF NOT single THEN
+        held := ARRAY(SELECT (array_agg(k.key) FILTER (WHERE k.key IS NOT NULL))::text
+                        FROM (SELECT p.job, p.key FROM unnest(p_job, p_key, p_rule) p (job, key, rule)
+                               WHERE r_limit[p.rule] IS NOT NULL
+                              UNION ALL SELECT i, NULL FROM generate_series(1, size) i) k
+                       GROUP BY k.job ORDER BY k.job);
+      END IF;
     END IF;
     IF chosen IS NULL OR chosen <> '{}' THEN
       INSERT INTO {schema}.lease (seq, order_key, started_at, eligible_at, timeout_ms, parked_ms, class_id, epoch,
@@ -359,10 +370,12 @@ BEGIN
                                   parked_for)
       SELECT x.seq, x.order_key, now_at, x.eligible_at, x.timeout_ms, now_at - x.since, class, x.epoch + 1,
              x.attempts + 1, x.crashes, claim_id, asker, CASE WHEN fair THEN coalesce(x.tenant, '') END, x.unique_key,
-             CASE WHEN limited OR rung <> 0 OR in_pool
-                  THEN nullif(coalesce(x.held::text[], '{}') || extra || CASE
-                    WHEN rung = -2 THEN ARRAY['=rung:' || rung_names[1]]
-                    WHEN x.assigned IS NOT NULL THEN ARRAY['=rung:' || x.assigned] ELSE '{}' END, '{}') END,
+             CASE WHEN single AND rung = 0 AND extra = '{}' THEN ARRAY[x.held]
+                  WHEN limited OR rung <> 0 OR in_pool
+                  THEN nullif(CASE WHEN single THEN ARRAY[x.held] ELSE coalesce(x.held::text[], '{}') END || extra
+                              || CASE WHEN rung = -2 THEN ARRAY['=rung:' || rung_names[1]]
+                                      WHEN x.assigned IS NOT NULL THEN ARRAY['=rung:' || x.assigned]
+                                      ELSE '{}' END, '{}') END,
              x.assigned,
              CASE WHEN x.queue <> '' THEN {schema}.blocked_for_{version}(x.queue, r_name, r_limit) END
         FROM unnest(c_seq, c_key, c_eligible, c_timeout, c_epoch, c_attempts, c_crashes, c_sharer, c_unique, c_queue,
