@@ -84,8 +84,22 @@ class Shell:
             while not any((folder / file).exists() for folder in self.folders):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
+    async def until_guarded(self) -> None:
+        """Wait until the guard has reported the program and waits for its end, which it does in ticks."""
+        guard = self.guard
+        first = _switches(guard)
+        async with asyncio.timeout(20):
+            while _switches(guard) < first + 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
     def check_nothing_is_left(self) -> None:
         assert (self.alive, self.folders) == ([], [])
+
+
+def _switches(pid: int) -> int:
+    """Return how often a process has waited for something."""
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return int(fields["voluntary_ctxt_switches"])
 
 
 @pytest.fixture
@@ -351,12 +365,12 @@ async def test_what_a_program_leaves_behind_is_killed(shell: Shell) -> None:
 async def test_a_guard_that_is_killed_takes_the_program_along(shell: Shell) -> None:
     running = asyncio.create_task(shell.run("echo > up; sleep 1000 & wait"))
     await shell.until_up()
-    guard = shell.guard
-    os.kill(guard, signal.SIGKILL)
+    await shell.until_guarded()  # Before that, the worker does not know the program.
+    os.kill(shell.guard, signal.SIGKILL)
     with pytest.raises(CommandFailed, match="the process that guards the program died") as caught:
         await running
     assert caught.value.retriable
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         while shell.alive:  # noqa: ASYNC110  (what a signal has killed takes a moment to be gone)
             await asyncio.sleep(0.01)
     shell.check_nothing_is_left()
