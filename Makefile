@@ -72,7 +72,7 @@ sim: $(DEV) ## Replay the random histories of one seed (SEED=7)
 proof: $(DEV) ## Run the long proofs, one at a time and without time limits (ARGS="...")
 	$(BIN)/pytest -m proof --timeout 0 $(ARGS)
 
-fuzz: $(DEV) ## Feed parsers with whatever may come, for ten minutes (FUZZ_SECONDS=600, SEED=7)
+fuzz: $(DEV) ## Feed random input to parsers for ten minutes (FUZZ_SECONDS=600, SEED=7)
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/fuzz --timeout 0 -n 2 --seed $(SEED) $(ARGS)
 
 hooks: ## Check commit messages in this clone from now on
