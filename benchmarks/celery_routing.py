@@ -114,7 +114,7 @@ def _bulk_in(width: int) -> Choose:
 
 
 RULES: dict[str, Choose] = {
-    "one queue (Celery as it comes)": _one_queue,
+    "one queue (Celery's default)": _one_queue,
     "20 queues, each task to the least loaded": _least_loaded,
     '20 queues, users hashed to one (`route="hash"`)': _shards(1),
     'the bulk in one queue, others least loaded (`bulk="together"`)': _bulk_in(1),
