@@ -95,3 +95,9 @@ SELECT o.seq, o.state FROM {schema}.outcome o JOIN {schema}.job j ON j.seq = o.s
 -- params  namespace_id, states, limit
 SELECT o.seq, o.state FROM {schema}.outcome o JOIN {schema}.job j ON j.seq = o.seq
  WHERE j.namespace_id = :namespace_id AND o.state = ANY (:states::text[]) ORDER BY o.seq LIMIT :limit;
+
+-- name: prune_rates
+-- Forget rates that have caught up with the clock, and limits that count no lease.
+-- params  namespace_id, now_us
+WITH unused AS (DELETE FROM {schema}.limit_usage WHERE namespace_id = :namespace_id AND count = 0)
+DELETE FROM {schema}.rate WHERE namespace_id = :namespace_id AND reached_us <= :now_us;

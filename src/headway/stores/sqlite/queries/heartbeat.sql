@@ -75,4 +75,4 @@ SELECT w.*, (SELECT count(*) FROM lease l WHERE l.worker_id = w.worker_id) AS ru
 -- name: lease_set_rung
 -- Give a running job another rung.
 -- params  assigned, seq
-UPDATE {schema}.lease SET assigned = :assigned WHERE seq = :seq;
+UPDATE lease SET assigned = :assigned WHERE seq = :seq;

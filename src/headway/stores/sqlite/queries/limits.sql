@@ -107,17 +107,17 @@ SELECT j.job_id, c.rung, l.assigned, l.started_at FROM lease l CROSS JOIN class 
 -- name: limit_usage
 -- How many leases count against which limits.
 -- params  namespace_id
-SELECT l.held, count(*) AS count FROM {schema}.lease l JOIN {schema}.class c ON c.class_id = l.class_id
+SELECT l.held, count(*) AS count FROM lease l JOIN class c ON c.class_id = l.class_id
  WHERE c.namespace_id = :namespace_id AND l.held IS NOT NULL GROUP BY l.held;
 
 -- name: running_lanes
 -- How many jobs run in each lane.
 -- params  namespace_id
-SELECT c.lane, count(*) AS count FROM {schema}.lease l JOIN {schema}.class c ON c.class_id = l.class_id
+SELECT c.lane, count(*) AS count FROM lease l JOIN class c ON c.class_id = l.class_id
  WHERE c.namespace_id = :namespace_id GROUP BY c.lane;
 
 -- name: live_slots
 -- The slots of the workers that take jobs.
 -- params  namespace_id, now_at
-SELECT coalesce(sum(slots), 0) FROM {schema}.worker WHERE namespace_id = :namespace_id AND state = 'active'
+SELECT coalesce(sum(slots), 0) FROM worker WHERE namespace_id = :namespace_id AND state = 'active'
    AND lease_ends_at > :now_at;

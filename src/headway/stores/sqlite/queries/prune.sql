@@ -95,3 +95,8 @@ SELECT o.seq, o.state FROM outcome o JOIN job j ON j.seq = o.seq
 -- params  namespace_id, states, limit
 SELECT o.seq, o.state FROM outcome o JOIN job j ON j.seq = o.seq
  WHERE j.namespace_id = :namespace_id AND o.state IN (SELECT value FROM json_each(:states)) ORDER BY o.seq LIMIT :limit;
+
+-- name: prune_rates
+-- Forget rates that have caught up with the clock.
+-- params  namespace_id, now_us
+DELETE FROM rate WHERE namespace_id = :namespace_id AND reached_us <= :now_us;

@@ -1,0 +1,50 @@
+"""Running jobs are counted by limit, rung and pool: the counts equal a recount, and unused keys go."""
+
+from __future__ import annotations
+
+from headway.core.policy.document import Keep, Ladder, LimitRule, Policy, Reserve, Rung
+from headway.core.policy.ladder import Preemption
+from headway.core.policy.retry import Raised
+from headway.policy_store.rule_documents import write_rules
+from tests.conformance.builders import BOOM, a_job, claim, end, register, submit
+from tests.stores.postgres.conftest import OpenStore, Outside
+
+POLICY = Policy(
+    limits={"account": LimitRule(10, by="account"), "all": LimitRule(20)},
+    ladder=Ladder((Rung("fast", 1_000), Rung("slow", 60_000, limit=50))),
+    reserve=Reserve(frozenset({"high"}), 1, scope="pool"),
+)
+
+
+async def test_counts_equal_a_recount_of_the_leases_and_prune_removes_unused_keys(
+    open_url: OpenStore, url: str, schema: str, outside: Outside
+) -> None:
+    async def counted() -> dict[str, int]:
+        found = await outside.fetch(f"SELECT limit_key, count FROM {schema}.limit_usage")
+        recount = await outside.fetch(
+            f"SELECT k AS limit_key, count(*) FROM {schema}.lease CROSS JOIN LATERAL unnest(limit_keys) k GROUP BY 1"
+        )
+        counts = {row["limit_key"]: row["count"] for row in found}
+        assert {key: count for key, count in counts.items() if count} == {row[0]: row[1] for row in recount}
+        return counts
+
+    store = await open_url(url)
+    await write_rules(store, POLICY)
+    await register(store, slots=10)
+    await submit(store, *(a_job(rung="default", limits=(f"account={number}",)) for number in range(3)))
+    first, second, third = await claim(store, free=3)
+    accounts = {f"account={number}": 1 for number in range(3)}
+    assert await counted() == {**accounts, "all": 3, "=rung:slow": 3, "=pool": 3}
+    assert await store.preempt([Preemption(first.job_id, "fast")]) == [True]
+    assert await counted() == {**accounts, "all": 3, "=rung:slow": 2, "=rung:fast": 1, "=pool": 3}
+    await end(store, first)
+    await end(store, second, Raised(BOOM))  # Queued again, which Python does statement by statement.
+    left = {"account=2": 1, "all": 1, "=rung:slow": 1, "=pool": 1}
+    assert await counted() == {"account=0": 0, "account=1": 0, "=rung:fast": 0, **left}
+    await store.prune(Keep())
+    assert await counted() == left
+    await write_rules(store, Policy(limits={"all": LimitRule(20)}))
+    assert await counted() == {"all": 1}
+    await end(store, third)
+    await store.prune(Keep())
+    assert await counted() == {}
