@@ -23,7 +23,7 @@ ADVICE = {
 File = Annotated[Path, option("The backup, a file of its own.", "FILE")]
 
 
-def backup(file: File, /, *, place: StoreOptions = STORE_HERE) -> int:
+def backup(file: File, /, *, place: StoreOptions = STORE_HERE) -> None:
     """Copy an SQLite store into a new file, while workers continue.
 
     The copy is consistent and complete: jobs of all namespaces, results,
@@ -33,10 +33,9 @@ def backup(file: File, /, *, place: StoreOptions = STORE_HERE) -> int:
     store = _copying(place.settings(), create=False)
     copied = run(store.copy_to(file))
     print(f"{render.clean(str(file))}: {render.plural(copied.jobs, 'job')}, checked")
-    return 0
 
 
-def restore(file: File, /, *, place: StoreOptions = STORE_HERE) -> int:
+def restore(file: File, /, *, place: StoreOptions = STORE_HERE) -> None:
     """Create a store from a backup.
 
     Fails if the store exists already: stop all processes and move it away first.
@@ -52,7 +51,6 @@ def restore(file: File, /, *, place: StoreOptions = STORE_HERE) -> int:
 
     jobs, ended = run(bring_back())
     print(f"{mask(settings.store)}: {render.plural(jobs, 'job')}, of which {ended} ran and wait again")
-    return 0
 
 
 async def _end_workers(url: str, namespace: str) -> int:

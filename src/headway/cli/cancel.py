@@ -13,6 +13,7 @@ from headway.core.job import JobId, JobRecord, State
 
 First = Annotated[str, option("The id of a job, or its last characters.", name="ID")]
 More = Annotated[str, option("Further ids.", name="MORE")]
+NOT_FOUND = False, "not found; it may have been pruned"
 
 
 def cancel(job_id: First, /, *more: More, place: TargetOptions = HERE) -> int:
@@ -65,7 +66,7 @@ async def _ids(operator: Operator, words: Sequence[str]) -> list[JobId]:
 def _cancelled(state: State | None) -> tuple[bool, str]:
     match state:
         case None:
-            return False, "not found; it may have been pruned"
+            return NOT_FOUND
         case State.CANCELLED:
             return True, "cancelled"
         case State.EXECUTING:
@@ -76,7 +77,7 @@ def _cancelled(state: State | None) -> tuple[bool, str]:
 
 def _retried(before: JobRecord | None, state: State | None) -> tuple[bool, str]:
     if before is None or state is None:
-        return False, "not found; it may have been pruned"
+        return NOT_FOUND
     if not before.state.ended:
         return False, f"{before.state.value} already; there is nothing to retry"
     if state is State.COMPLETED:

@@ -50,7 +50,7 @@ def top(
     json: JsonFlag = False,
     store: StoreUrl = None,
     prefix: Prefix = "queue_",
-) -> int:
+) -> None:
     """Watch queues, loads, users and drift, refreshed every second. Ctrl-C ends it."""
     ledger, names = _ledger(app, store, prefix)
     if json:
@@ -61,7 +61,6 @@ def top(
         with contextlib.suppress(KeyboardInterrupt):
             _watch(ledger, names)
     ledger.close()
-    return 0
 
 
 @command(celery, "metrics [APP] [OPTIONS]", "headway celery metrics proj", "headway celery metrics proj --port 9180")
@@ -73,7 +72,7 @@ def metrics(
     host: Annotated[str, option("The address to serve at.")] = "127.0.0.1",
     store: StoreUrl = None,
     prefix: Prefix = "queue_",
-) -> int:
+) -> None:
     """Print the figures of `headway celery top` for Prometheus, or serve them."""
     from headway.integrations.celery.metrics import metrics_text
 
@@ -84,7 +83,6 @@ def metrics(
         with contextlib.suppress(KeyboardInterrupt):
             serve(ledger, names, host, port).join()
     ledger.close()
-    return 0
 
 
 @command(celery, "check APP", "headway celery check proj")
@@ -106,14 +104,13 @@ def reset(
     /,
     *,
     yes: Annotated[bool, flag("Confirm the reset.")] = False,
-) -> int:
+) -> None:
     """Remove manual counts; waiting and running tasks stay counted. The reset is logged with your name."""
     if not yes:
         raise ConfigError("reset changes the counts that running Celery senders use; add --yes to do it")
     balancer = _balancer(app)
     balancer.reset_queue_counters(queue)
     balancer.ledger.close()
-    return 0
 
 
 def serve(ledger: Ledger, names: list[str], host: str, port: int) -> threading.Thread:

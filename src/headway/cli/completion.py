@@ -15,7 +15,7 @@ Shell = Literal["bash", "zsh", "fish"]
 
 def completion(
     shell: Annotated[Shell | None, option("bash, zsh or fish; else the one that SHELL names.", name="SHELL")] = None, /
-) -> int:
+) -> None:
     """Print a script that completes commands and options in your shell.
 
     bash: add `source <(headway completion bash)` to ~/.bashrc. zsh: write it to
@@ -29,4 +29,3 @@ def completion(
     if found is None:
         raise ConfigError(f"name the shell: bash, zsh or fish; SHELL is {os.environ.get('SHELL', 'not set')!r}")
     sys.stdout.write(build(described=True).generate_completion(prog_name="headway", shell=found))
-    return 0

@@ -19,7 +19,7 @@ crons = family(
 
 
 @command(crons, "list [OPTIONS]", "headway crons list --json")
-def list_all(*, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
+def list_all(*, json: JsonFlag = False, place: TargetOptions = HERE) -> None:
     """List crons by their next run, with the job of their last one.
 
     A worker writes its crons to the store when it starts. To run one now, use
@@ -37,7 +37,6 @@ def list_all(*, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
         _print(rows, now_at)
     else:
         print("No crons. A worker whose app has `@app.cron(…)` tasks writes them to the store when it starts.")
-    return 0
 
 
 def _values(row: CronView) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from headway.cli import render
-from headway.cli.cancel import print_answers, retry_jobs
+from headway.cli.cancel import NOT_FOUND, print_answers, retry_jobs
 from headway.cli.help import command, family, flag, option
 from headway.cli.jobs import Before, Limit, TaskName, print_page, read_cursor
 from headway.cli.operator import Operator
@@ -107,7 +107,7 @@ def list_dead(
     before: Before = None,
     json: JsonFlag = False,
     place: TargetOptions = HERE,
-) -> int:
+) -> None:
     """List dead letters with their errors, newest first."""
     cursor = read_cursor(before)
 
@@ -121,7 +121,6 @@ def list_dead(
         return found[:limit], await operator.now_at(), len(found) > limit
 
     print_page(*ask(place, find), json=json, errors=True)
-    return 0
 
 
 @command(dlq, "replay [ID…] [OPTIONS]", "headway dlq replay ID", "headway dlq replay --all --task reports.export")
@@ -139,7 +138,10 @@ def replay(
         found = await operator.get(wanted)
         dead = [job for job in found if job is not None and job.state in DEAD]
         answers = dict(zip(dead, await retry_jobs(operator, [job.job_id for job in dead], dead), strict=True))
-        return wanted, [_not_dead(job) if job not in answers else answers[job] for job in found]
+        for job in found:
+            if job is not None and job not in answers:
+                answers[job] = False, f"{job.state.value}; it is no dead letter"
+        return wanted, [NOT_FOUND if job is None else answers[job] for job in found]
 
     async def replay_all(operator: Operator) -> tuple[int, int]:
         queued = seen = 0
@@ -175,20 +177,14 @@ def purge(
     async def remove(operator: Operator) -> int:
         if ids:
             return await operator.purge_dead(await whole_ids(operator, ids, DEAD))
-        return await _purge_all(operator, filters)
+        removed = 0
+        async for page in filters.find(operator):  # One call for all would block the store's other writers too long.
+            removed += await operator.purge_dead([job.job_id for job in page]) if page else 0
+        return removed
 
     removed = change(place, remove)
     print(f"{render.plural(removed, 'dead letter')} removed")
     return 0 if not ids or removed == len(set(ids)) else 1
-
-
-async def _purge_all(operator: Operator, filters: Filters) -> int:
-    """Remove dead letters batch by batch; one call would block the store's other writers for too long."""
-    removed = 0
-    async for page in filters.find(operator):
-        if page:
-            removed += await operator.purge_dead([job.job_id for job in page])
-    return removed
 
 
 def _check_choice(ids: tuple[str, ...], *, everything: bool, filters: Filters) -> None:
@@ -203,7 +199,3 @@ def _confirmed(question: str) -> bool:
         return False
     print(question, "[y/N] ", end="", flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _not_dead(job: JobRecord | None) -> tuple[bool, str]:
-    return False, "not found; it may have been pruned" if job is None else f"{job.state.value}; it is no dead letter"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headway.cli import render
-from headway.cli.store_access import STORE_HERE, JsonFlag, StoreOptions, make_store, path_of, run
+from headway.cli.store_access import STORE_HERE, JsonFlag, StoreOptions, make_store, run
 from headway.client.settings import Settings
 from headway.core.errors import ConfigError, HeadwayError, NotAStore, StoreTooNew, StoreUnavailable
 from headway.core.worker import WorkerState
@@ -67,9 +67,6 @@ def doctor(*, json: JsonFlag = False, place: StoreOptions = STORE_HERE) -> int:
     return 0 if healthy else 1
 
 
-# ---------------------------------------------------------------------- the checks
-
-
 async def _examine_all(settings: Settings, facts: dict[str, str]) -> list[Check]:
     return [check async for check in _examine(settings, facts)]
 
@@ -103,7 +100,7 @@ async def _examine(settings: Settings, facts: dict[str, str]) -> AsyncIterator[C
             yield _check_transport(way.value, name="history transport")
         if "failover" in facts:
             yield _check_failover(facts["failover"])
-        path = path_of(store)
+        path = store.abilities.path
         if path is not None:
             yield _check_disk(path)
             yield _check_modes(path)
@@ -232,9 +229,6 @@ def _check_waiting(stats: Stats) -> Check:
     if waiting and not alive:
         return Check("waiting", "fail", f"{detail}, and no worker takes jobs", "start one: `headway worker module:app`")
     return Check("waiting", "ok", detail)
-
-
-# ---------------------------------------------------------------------- output
 
 
 def _recovery(settings: Settings) -> dict[str, float]:

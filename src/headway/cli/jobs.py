@@ -39,7 +39,7 @@ def jobs(
     before: Before = None,
     json: JsonFlag = False,
     place: TargetOptions = HERE,
-) -> int:
+) -> None:
     """List jobs, newest first."""
     names = [name.strip() for part in status or () for name in part.split(",") if name.strip()]
     query = JobQuery(
@@ -59,7 +59,6 @@ def jobs(
         return found[:limit], await operator.now_at(), len(found) > limit
 
     print_page(*ask(place, find, history=True), json=json)
-    return 0
 
 
 def print_page(found: list[JobRecord], now_at: int, more: bool, *, json: bool, errors: bool = False) -> None:

@@ -70,8 +70,6 @@ class LiveView:
         self._written += 1
         self._lines.append(line)
 
-    # ------------------------------------------------------------------ taking the terminal and giving it back
-
     def __enter__(self) -> LiveView:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -105,15 +103,10 @@ class LiveView:
         self._stopping.set()
         self._threads[1].join(2.0)
         if kind is None:
-            print(self._summary())
-
-    def _summary(self) -> str:
-        stats = self._view[0] if self._view else None
-        waiting = 0 if stats is None else sum(lane.waiting + lane.delayed for lane in stats.lanes.values())
-        left = f"; {render.plural(waiting, 'job')} left in the queue" if waiting else ""
-        return f"Headway has stopped{left}."
-
-    # ------------------------------------------------------------------ the two threads
+            lanes = self._view[0].lanes.values() if self._view else ()
+            waiting = sum(lane.waiting + lane.delayed for lane in lanes)
+            left = f"; {render.plural(waiting, 'job')} left in the queue" if waiting else ""
+            print(f"Headway has stopped{left}.")
 
     def _read(self, descriptor: int) -> None:
         """Woken by a line; ends when no process holds the other end of the pipe."""
@@ -146,8 +139,6 @@ class LiveView:
         if hidden > 0:
             drawn.insert(0, Text(f"          … {render.plural(hidden, 'line')} more …", "dim"))
         return drawn
-
-    # ------------------------------------------------------------------ the screen
 
     def _render(self) -> RenderableType:
         parts: list[RenderableType] = [render.facts(self._facts())]
@@ -235,7 +226,9 @@ def log_line(line: str) -> Text:
     else:
         event = str(values.pop("message", "")) if event == MESSAGE else event
         style = {"warning": "yellow", "error": "red", "critical": "bold red"}.get(level, "")
-        drawn += render.text(event, style) + render.text(_others(values), "dim")
+        known = {"at", "level", "event", "logger", "traceback"}
+        others = "".join(f"  {name}={value}" for name, value in values.items() if name not in known)
+        drawn += render.text(event, style) + render.text(others, "dim")
     if values.get("traceback"):
         drawn += Text("\n") + render.text(values["traceback"], "dim", lines=True)
     return drawn
@@ -250,11 +243,6 @@ def _details(values: dict[str, Any]) -> str:
     if why := values.get("error") or values.get("reason"):
         parts.append(str(why))
     return "  ".join(parts)
-
-
-def _others(values: dict[str, Any]) -> str:
-    known = {"at", "level", "event", "logger", "traceback"}
-    return "".join(f"  {name}={value}" for name, value in values.items() if name not in known)
 
 
 def _clock(at: object) -> str:

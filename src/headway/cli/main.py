@@ -131,7 +131,7 @@ def build(*, described: bool = False) -> App:
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code: 1 failed, 2 called wrongly, 3 could not start, 130 interrupted."""
     _prepare_streams()
-    warnings.showwarning = _warn
+    warnings.showwarning = lambda message, *_, **__: _complain(f"warning: {message}")
     words = sys.argv[1:] if words is None else words
     try:
         code = build(described=not words or words[0].startswith("-"))(list(words))
@@ -181,10 +181,6 @@ def _fail(problem: HeadwayError) -> int:
     if problem.code == "cannot_start":
         return CANNOT_START
     return USAGE if isinstance(problem, (ConfigError, BadArguments)) else FAILED
-
-
-def _warn(message: Warning | str, *_: object, **__: object) -> None:
-    _complain(f"warning: {message}")
 
 
 def _complain(text: str, *, lines: bool = False) -> None:

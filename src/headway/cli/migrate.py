@@ -6,7 +6,7 @@ from typing import Annotated
 
 from headway.cli import render
 from headway.cli.help import flag
-from headway.cli.store_access import STORE_HERE, StoreOptions, make_store, path_of, run
+from headway.cli.store_access import STORE_HERE, StoreOptions, make_store, run
 from headway.stores.base import Store
 
 
@@ -14,7 +14,7 @@ def migrate(
     *,
     dry_run: Annotated[bool, flag("Print the changes and make none.")] = False,
     place: StoreOptions = STORE_HERE,
-) -> int:
+) -> None:
     """Migrate the store to the schema of this version of Headway.
 
     An SQLite store does this by itself whenever it is opened; this command does
@@ -24,19 +24,18 @@ def migrate(
     """
     store = make_store(place.settings(), create=True)
     before, newest = run(store.schema())
-    name = render.clean(str(path_of(store) or "the store"))
+    name = render.clean(str(store.abilities.path or "the store"))
     if before == newest:
         if (migrate := store.abilities.migrate) is not None and not dry_run:
             run(migrate())  # The functions may be of an older release.
         print(f"{name}: schema {before}, nothing to do")
-        return 0
+        return
     was = "no store yet" if before is None else f"schema {before}"
     if dry_run:
         print(f"{name}: {was}; would become schema {newest}")
-        return 0
+        return
     run(_open(store) if (migrate := store.abilities.migrate) is None else migrate())
     print(f"{name}: {was}, now schema {newest}")
-    return 0
 
 
 async def _open(store: Store) -> None:

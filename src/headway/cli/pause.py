@@ -16,7 +16,7 @@ TaskName = Annotated[str | None, option("Only this task.", "NAME")]
 Tenant = Annotated[str | None, option("Only this tenant.", "NAME")]
 
 
-def pause(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, place: TargetOptions = HERE) -> int:
+def pause(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, place: TargetOptions = HERE) -> None:
     """Pause a lane, a task or a tenant; without an option, pause everything.
 
     Running jobs continue, and new jobs wait. The pause applies to all workers at
@@ -29,13 +29,11 @@ def pause(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, pl
         return await operator.pause(lane, task, tenant)
 
     _print(change(place, act))
-    return 0
 
 
-def resume(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, place: TargetOptions = HERE) -> int:
+def resume(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, place: TargetOptions = HERE) -> None:
     """Resume a lane, a task or a tenant; without an option, resume everything."""
     _print(change(place, lambda operator: operator.resume(lane, task, tenant)))
-    return 0
 
 
 def _print(paused: PauseSet) -> None:

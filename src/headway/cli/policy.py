@@ -15,7 +15,7 @@ from headway.client.settings import load_settings
 from headway.core.errors import ConfigError, PolicyError
 from headway.core.policy.document import Policy
 from headway.core.policy.guarantees import Guarantee
-from headway.core.policy.lint import Finding, OfferedLoad, PolicyReport, check_policy
+from headway.core.policy.lint import Finding, PolicyReport, check_policy
 from headway.core.policy.table_reader import key_path
 from headway.policy_store.versions import PolicyVersion, load_policy
 
@@ -56,7 +56,11 @@ def check(
         raise ConfigError(f"--slots and --workers must be at least 1, got {slots} and {workers}")
     try:
         read = load_policy(file)
-        load = _recorded(read, place) if recorded else None
+        load = ask(place, lambda operator: operator.recent_load(read)) if recorded else None
+        if recorded and load is None:
+            raise ConfigError(
+                "--recorded needs two completed jobs at least a second apart; the store has none, so leave it out"
+            )
         checked = check_policy(read, slots=slots, workers=workers, load=load)
     except PolicyError as problem:
         if not json:
@@ -65,19 +69,14 @@ def check(
         render.print_json({"ok": False, "file": str(file), "problems": found})
         return 2
     if json:
-        render.print_json({"ok": True, "file": str(file), "slots": slots, "workers": workers} | _check_values(checked))
+        values = {
+            "lanes": [_guarantee_values(sure) for sure in checked.guarantees],
+            "warnings": [found._asdict() for found in checked.findings],
+        }
+        render.print_json({"ok": True, "file": str(file), "slots": slots, "workers": workers, **values})
     else:
         _print_check(checked, f"{render.plural(workers, 'worker')} with {render.plural(slots, 'slot')}")
     return 0
-
-
-def _recorded(wanted: Policy, place: TargetOptions) -> OfferedLoad:
-    load = ask(place, lambda operator: operator.recent_load(wanted))
-    if load is None:
-        raise ConfigError(
-            "--recorded needs two completed jobs at least a second apart; the store has none, so leave it out"
-        )
-    return load
 
 
 @command(
@@ -89,7 +88,7 @@ def show_policy(
     history_: Annotated[bool, flag("List all versions.", name="--history")] = False,
     json: JsonFlag = False,
     place: TargetOptions = HERE,
-) -> int:
+) -> None:
     """Print the current policy as a complete policy file."""
     if history_ and version is not None:
         raise ConfigError("give --version or --history, not both")
@@ -110,7 +109,6 @@ def show_policy(
         _print_history(found, current)
     else:
         print(f"# {_title(found[0], current)}\n\n{toml_text(found[0].data)}", end="")
-    return 0
 
 
 @command(policy, "apply FILE [OPTIONS]", "headway policy apply policy.toml --note 'more for low'")
@@ -120,7 +118,7 @@ def apply(
     *,
     note: Annotated[str, option("Why; kept in the history.", show_default=False)] = "",
     place: TargetOptions = HERE,
-) -> int:
+) -> None:
     """Apply a policy file as a new version. Workers use it within seconds, without a restart.
 
     Prints what changes, and what `headway policy check` warns of for the workers
@@ -129,7 +127,6 @@ def apply(
     """
     wanted: Policy = load_policy(file)
     _print_change(change(place, lambda operator: operator.apply_policy(wanted, note)))
-    return 0
 
 
 @command(policy, "rollback [OPTIONS]", "headway policy rollback", "headway policy rollback --to 3")
@@ -139,20 +136,9 @@ def rollback(
         int | None, option("The version to go back to, 0 for the built-in policy; else the one before.")
     ] = None,
     place: TargetOptions = HERE,
-) -> int:
+) -> None:
     """Apply an earlier policy again, as a new version."""
     _print_change(change(place, lambda operator: operator.roll_back(to)))
-    return 0
-
-
-# ---------------------------------------------------------------------- output
-
-
-def _check_values(checked: PolicyReport) -> dict[str, Any]:
-    return {
-        "lanes": [_guarantee_values(sure) for sure in checked.guarantees],
-        "warnings": [found._asdict() for found in checked.findings],
-    }
 
 
 def _guarantee_values(sure: Guarantee) -> dict[str, Any]:
@@ -183,12 +169,8 @@ def _print_check(checked: PolicyReport, size: str) -> None:
 
 def _print_warnings(findings: Sequence[Finding]) -> None:
     for found in findings:
-        render.console().print(_warning(found), soft_wrap=True)
-
-
-def _warning(found: Finding) -> Any:
-    where = f"{found.key}: " if found.key else ""
-    return render.text("warning ", render.STYLES["warning"]) + render.text(f"{where}{found.text} [{found.code}]")
+        text = render.text(f"{found.key}: {found.text} [{found.code}]".removeprefix(": "))
+        render.console().print(render.text("warning ", render.STYLES["warning"]) + text, soft_wrap=True)
 
 
 def _applied_values(applied: PolicyVersion, current: int) -> dict[str, Any]:

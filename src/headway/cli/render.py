@@ -1,4 +1,4 @@
-"""How things look: text made safe, times, lengths, JSON, tables."""
+"""How things look: text made safe, times, lengths, JSON, tables. Rich is imported only when something is drawn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from headway.client.job_values import capabilities_of, tasks_of
-from headway.core.event import Event
 from headway.core.policy.document import BUILT_IN, Policy
 from headway.core.timestamps import write_moment
 from headway.core.worker import WorkerInfo
@@ -40,9 +39,6 @@ STYLES = {
     "warning": "yellow",
     "fail": "bold red",
 }
-
-
-# ---------------------------------------------------------------------- text
 
 
 def clean(text: str, *, lines: bool = False) -> str:
@@ -97,9 +93,6 @@ def _safe_json(text: str) -> str:
     return "".join(letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1] for letter in text)
 
 
-# ---------------------------------------------------------------------- times
-
-
 def moment(at: int | None) -> str | None:
     """Write a moment as RFC 3339 in UTC."""
     return None if at is None else write_moment(at)
@@ -143,9 +136,6 @@ def distance(at: int, now_at: int) -> str:
     return f"{duration(now_at - at)} ago" if at <= now_at else f"in {duration(at - now_at)}"
 
 
-# ---------------------------------------------------------------------- values as JSON
-
-
 def worker_values(worker: WorkerInfo) -> dict[str, Any]:
     """Return a worker as JSON values."""
     return {
@@ -187,11 +177,6 @@ def stats_values(stats: Stats, policy: Policy | None = None) -> dict[str, Any]:
     }
 
 
-def event_values(event: Event) -> dict[str, Any]:
-    """Return an event as JSON values."""
-    return {"event": event.kind, "at": moment(event.at), "id": event.job_id, **event.data}
-
-
 def ordered_lanes(stats: Stats, policy: Policy | None = None) -> list[tuple[str, Any]]:
     """Return every lane of the policy and of the store, the first to be served first."""
     from headway.stores.base import LaneStats
@@ -215,9 +200,6 @@ def per_minute(stats: Stats) -> dict[str, float]:
     """Return the latest counts as rates."""
     minutes = lately_seconds(stats) / 60
     return {what: round(count / minutes, 1) for what, count in stats.last_minute.items()}
-
-
-# ---------------------------------------------------------------------- rich, imported only when something is drawn
 
 
 def console(*, stderr: bool = False, most: int = WIDE) -> Console:
@@ -292,12 +274,8 @@ class FittedTable:
     def _draft(self, columns: Sequence[str], *, measured: bool = False) -> Table:
         made = table(*(name.partition(":")[0] for name in columns), right=self._right, flexible=self._flexible)
         for row in self._rows:
-            made.add_row(*(self._cell(name, row[name], measured=measured) for name in columns))
+            made.add_row(*(str(row[name])[: self._flexible.get(name)] if measured else row[name] for name in columns))
         return made
-
-    def _cell(self, name: str, cell: str | Text, *, measured: bool) -> str | Text:
-        least = self._flexible.get(name)
-        return str(cell)[:least] if measured and least is not None else cell
 
 
 def facts(pairs: Mapping[str, object]) -> Table:

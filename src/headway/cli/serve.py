@@ -16,15 +16,13 @@ from cyclopts.validators import Number
 
 from headway.cli.help import option
 from headway.cli.worker import AppPath, LogLevel
-from headway.client.settings import Settings, load_settings
+from headway.client.settings import load_settings
 from headway.core.errors import ConfigError
 from headway.core.log_event import LogEvent
 from headway.runtime.bounded_wait import wait_until_set
 from headway.runtime.fast_loop import run_on_fast_loop
 
 if TYPE_CHECKING:
-    import socket
-
     from headway.server.serve_process import ServeConfig
 
 log = logging.getLogger("headway.server")
@@ -80,7 +78,7 @@ def serve(
     namespace: Annotated[str | None, option("Namespace of an app in a shared store.", "NAME")] = None,
     log: Annotated[Literal["console", "json"] | None, option("How log lines look.")] = None,
     log_level: LogLevel = "info",
-) -> int:
+) -> None:
     """Serve the HTTP interface for clients, operators and HTTP workers.
 
     It runs no jobs: also start `headway worker` on the same store, or HTTP
@@ -91,12 +89,16 @@ def serve(
     check_installed()
     from headway.observability.logs import configure_logs
     from headway.server.serve_process import ServeConfig
+    from headway.server.serve_process import serve as serve_here
     from headway.server.uvicorn_server import bind
 
     given = flags.settings() | {"store": store, "namespace": namespace, "log": log}
     given = {name: value for name, value in given.items() if value is not None}
     settings = load_settings(given)
-    check_store(settings, workers)
+    if any((address or "").startswith("memory:") for address in (settings.store, settings.transient_store)):
+        raise ConfigError(
+            "memory:// lives inside one process, where no worker could reach it; use sqlite:///headway.db"
+        )
     configure_logs(settings.log, log_level)
     tls = flags.tls()
     listener = bind(settings.host, settings.port)
@@ -110,7 +112,7 @@ def serve(
         log_level=log_level,
         tls=tls,
     )
-    return run_on_fast_loop(_serve_here(serving, listener) if workers == 1 else _supervise(serving, workers))
+    run_on_fast_loop(serve_here(serving, listener) if workers == 1 else _supervise(serving, workers))
 
 
 def check_installed() -> None:
@@ -120,21 +122,7 @@ def check_installed() -> None:
         raise ConfigError(f"the HTTP interface needs {', '.join(missing)}; run: pip install 'headway[server]'")
 
 
-def check_store(settings: Settings, workers: int) -> None:
-    if any((address or "").startswith("memory:") for address in (settings.store, settings.transient_store)):
-        raise ConfigError(
-            "memory:// lives inside one process, where no worker could reach it; use sqlite:///headway.db"
-        )
-
-
-async def _serve_here(serving: ServeConfig, listener: socket.socket) -> int:
-    from headway.server.serve_process import serve as serve_process
-
-    await serve_process(serving, listener)
-    return 0
-
-
-async def _supervise(serving: ServeConfig, count: int) -> int:
+async def _supervise(serving: ServeConfig, count: int) -> None:
     """Keep this many processes serving. Returns after a signal, when all of them have stopped."""
     from headway.runtime.signals import Signals
 
@@ -143,7 +131,6 @@ async def _supervise(serving: ServeConfig, count: int) -> int:
     async with asyncio.TaskGroup() as group:
         for _ in range(count):
             group.create_task(_keep_one(serving, signals))
-    return 0
 
 
 async def _keep_one(serving: ServeConfig, signals: Any) -> None:

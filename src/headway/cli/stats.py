@@ -13,7 +13,7 @@ from headway.estimates.accuracy import AccuracySummary
 from headway.stores.base import Stats
 
 
-def stats(*, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
+def stats(*, json: JsonFlag = False, place: TargetOptions = HERE) -> None:
     """Show lanes, rates and totals."""
 
     async def read(operator: Operator) -> tuple[Stats, Policy, PauseSet, dict[str, AccuracySummary]]:
@@ -26,7 +26,7 @@ def stats(*, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
         render.print_json(
             render.stats_values(numbers, policy) | {"paused": paused.names(), "estimates": estimates}
         )  # fmt: skip
-        return 0
+        return
     alive = len(numbers.live_workers)
     console = render.console()
     console.print(tables.lanes_table(numbers, policy))
@@ -46,7 +46,6 @@ def stats(*, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
             }
         )
     )
-    return 0
 
 
 def _accuracy_text(summary: AccuracySummary) -> str:

@@ -28,7 +28,7 @@ from headway.client.job_info import arguments_of, result_of
 from headway.client.job_values import job_values
 from headway.core.errors import JobError
 from headway.core.event import Event
-from headway.core.job import Attempt, State
+from headway.core.job import State
 from headway.core.policy.document import Policy
 from headway.core.policy.lanes import effective_lane
 from headway.observability.traces import shown_trace
@@ -42,14 +42,14 @@ def status(
     follow: Annotated[bool, flag("Print events until the job has ended; with --json, one object per line.")] = False,
     json: JsonFlag = False,
     place: TargetOptions = HERE,
-) -> int:
+) -> None:
     """Show one job: its times, attempts, errors and result.
 
     Arguments may contain secrets, so they are shown only with --args or --json.
     """
     if follow:
         run(_follow(job_id, place, json=json))
-        return 0
+        return
 
     async def read(operator: Operator) -> tuple[JobReport, Policy]:
         return await find_report(operator, job_id), await operator.policy()
@@ -65,7 +65,6 @@ def status(
         render.print_json(job_values(job) | more)
     else:
         _print(report, policy, args=args)
-    return 0
 
 
 async def _follow(job_id: str, place: TargetOptions, *, json: bool) -> None:
@@ -75,7 +74,8 @@ async def _follow(job_id: str, place: TargetOptions, *, json: bool) -> None:
     client = Client(lambda: store, lambda: history_of(place, store))
     try:
         async for event in client.events(whole):
-            print(render.compact(render.event_values(event)) if json else describe(event))
+            values = {"event": event.kind, "at": render.moment(event.at), "id": event.job_id, **event.data}
+            print(render.compact(values) if json else describe(event))
             sys.stdout.flush()
     finally:
         await client.close()
@@ -99,7 +99,8 @@ def describe(event: Event) -> str:
         case "retried":
             rest = f"attempt {data['attempt']}: {data['reason']}{_cause(data)}"
         case "finished":
-            rest = f"{data['status']}{_cause(data) or _reason(data['reason'])}"
+            reason = f" ({data['reason']})" if data["reason"] else ""
+            rest = f"{data['status']}{_cause(data) or reason}"
         case _:
             rest = ", ".join(f"{name} {value}" for name, value in data.items())
     return render.clean(f"{render.clock(at)}  {event.kind:<9} {rest}".rstrip())
@@ -107,10 +108,6 @@ def describe(event: Event) -> str:
 
 def _cause(data: dict[str, object]) -> str:
     return f" ({data['error']}: {data.get('message')})" if data.get("error") else ""
-
-
-def _reason(reason: object) -> str:
-    return f" ({reason})" if reason else ""
 
 
 def _print(report: JobReport, policy: Policy, *, args: bool) -> None:
@@ -127,7 +124,8 @@ def _print(report: JobReport, policy: Policy, *, args: bool) -> None:
         console.print()
         console.print("Attempts that did not complete it", style="bold")
         for attempt in job.history:
-            console.print(render.text(_attempt(attempt)))
+            began, took = render.local(attempt.started_at), render.duration(attempt.ended_at - attempt.started_at)
+            console.print(render.text(f"{attempt.number}. {began}, {took}, on {attempt.worker_id}: {attempt.reason}"))
             if attempt.error is not None:
                 console.print(render.text(f"   {_first_line(attempt.error)}", "red"))
     if job.error is not None and job.error.traceback:
@@ -181,11 +179,6 @@ def _facts(report: JobReport, policy: Policy) -> dict[str, object]:
 
 def _when(at: int | None, now_at: int) -> str | None:
     return None if at is None else f"{render.local(at)}, {render.distance(at, now_at)}"
-
-
-def _attempt(attempt: Attempt) -> str:
-    took = render.duration(attempt.ended_at - attempt.started_at)
-    return f"{attempt.number}. {render.local(attempt.started_at)}, {took}, on {attempt.worker_id}: {attempt.reason}"
 
 
 def _first_line(error: JobError) -> str:

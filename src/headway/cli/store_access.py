@@ -12,7 +12,6 @@ import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from cyclopts import Parameter
@@ -266,7 +265,7 @@ def make_store(settings: Settings, *, create: bool = False) -> Store:
         settings.store, settings.namespace, transient=settings.transient_store, timeout=settings.store_timeout
     )
     check_shared(store, settings)
-    path = path_of(store)
+    path = store.abilities.path
     if path is not None and not create and not path.exists():
         raise NotAStore(
             f"there is no store at {path.absolute()}; start `headway up` or `headway worker` to "
@@ -284,11 +283,6 @@ def check_shared(store: Store, settings: Settings) -> None:
             f"{mask(inside)} lives inside one process, so the command line cannot use it; "
             "give another store with --store or HEADWAY_STORE"
         )
-
-
-def path_of(store: Store) -> Path | None:
-    """Return the file that a store is kept in, if it is a file."""
-    return store.abilities.path
 
 
 @functools.lru_cache(maxsize=1)

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from headway.cli import render
 from headway.cli.help import flag, option
-from headway.cli.store_access import HERE, JsonFlag, TargetOptions, check_shared, path_of, run, watched_store
+from headway.cli.store_access import HERE, JsonFlag, TargetOptions, check_shared, run, watched_store
 from headway.client.job_info import result_of
 from headway.client.job_values import job_values
 from headway.core.errors import BadArguments, ConfigError, NotStored, UnknownTask
@@ -107,8 +107,10 @@ class _ResultOptions(NamedTuple):
 async def _submit(
     name: str, values: Values, options: dict[str, Any], place: TargetOptions, after: _ResultOptions
 ) -> int:
+    from headway.client.app import Headway
+
     app = place.named_app()
-    named = _blank_app(place) if app is None else app
+    named = Headway(place.store, namespace=place.namespace) if app is None else app
     check_shared(named.make_store(), named.settings)
     async with named:
         if app is None:
@@ -117,7 +119,7 @@ async def _submit(
             task = app.find_task(name)
             properties = _properties(task)
     async with task.app as app:
-        file = path_of(app.make_store())
+        file = app.make_store().abilities.path
         if file is not None and not file.exists():
             app.in_force.fixed = True  # A store that is yet to be made has no policy of its own.
         call = task.using(**options).call_named(values.fit(properties))
@@ -191,7 +193,7 @@ async def _look_up(app: Headway, name: str, place: TargetOptions) -> tuple[Task[
     from headway.client.remote_task import task_from_catalogue
     from headway.policy_store.catalogue import read_tasks
 
-    file = path_of(app.make_store())
+    file = app.make_store().abilities.path
     # Asking must not make an empty store where there is none.
     known = [] if file is not None and not file.exists() else await read_tasks(await app.client.store())
     for entry in known:
@@ -206,15 +208,6 @@ async def _look_up(app: Headway, name: str, place: TargetOptions) -> tuple[Task[
     names = [entry.name for entry in known]
     hint = did_you_mean(name, names) or "; start a worker that knows it, or name its app with --app or HEADWAY_APP"
     raise UnknownTask(f"no task {name!r} in the catalogue of the store{hint}")
-
-
-def _blank_app(place: TargetOptions) -> Headway:
-    from headway.client.app import Headway
-
-    return Headway(place.store, namespace=place.namespace)
-
-
-# ---------------------------------------------------------------------- reading the command line
 
 
 class Values(NamedTuple):
@@ -283,9 +276,6 @@ def _moment(text: str) -> datetime:
     if moment.tzinfo is None:
         raise ConfigError(f"--run-after {text} has no time zone; add Z or an offset as +02:00")
     return moment
-
-
-# ---------------------------------------------------------------------- output
 
 
 def _print_made(job_id: str, *, deduplicated: bool | None) -> None:

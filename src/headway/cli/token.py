@@ -53,7 +53,7 @@ def create(
     note: Annotated[str, option("Who uses the token.", show_default=False)] = "",
     json: JsonFlag = False,
     place: StoreOptions = STORE_HERE,
-) -> int:
+) -> None:
     """Create a token and print it once; the store keeps only its digest.
 
     Once a token exists, the server refuses requests without one. `admin`
@@ -93,11 +93,10 @@ def create(
         # On the other stream: what is printed above can be taken as it is.
         print(f"token {made.token_id} allows {', '.join(made.scopes)}{whose}, {until}", file=sys.stderr)
         print("Keep it safe: it is not shown again.", file=sys.stderr)
-    return 0
 
 
 @command(token, "list [OPTIONS]", "headway token list --json")
-def list_all(*, json: JsonFlag = False, place: StoreOptions = STORE_HERE) -> int:
+def list_all(*, json: JsonFlag = False, place: StoreOptions = STORE_HERE) -> None:
     """List tokens: what they allow, and when they were last used (to the minute)."""
 
     async def read() -> tuple[list[Token], int]:
@@ -111,7 +110,6 @@ def list_all(*, json: JsonFlag = False, place: StoreOptions = STORE_HERE) -> int
         _print(found, now_at)
     else:
         print("No tokens: on this machine the service is open to all. Make one with `headway token create`.")
-    return 0
 
 
 @command(token, "revoke ID… [OPTIONS]", "headway token revoke 3f9c2b7a10", "headway token revoke 3f9c2b7a10 --forget")
@@ -149,7 +147,7 @@ def audit(
     limit: Annotated[int, option("How many entries.", "N")] = 50,
     json: JsonFlag = False,
     place: StoreOptions = STORE_HERE,
-) -> int:
+) -> None:
     """Show which operator did what and when, newest first.
 
     Who: the id of a token, `cli:USER@HOST` for the command line, `python` for a
@@ -164,14 +162,13 @@ def audit(
     if json:
         items = [asdict(entry) | {"at": render.moment(entry.at)} for entry in entries]
         render.print_json({"items": items, "next_cursor": None})
-        return 0
+        return
     table = render.table("when", "who", "what", "of", flexible=["of"])
     for entry in entries:
         table.add_row(
             f"{render.age(entry.at, now_at)} ago", render.text(entry.who), entry.what, render.text(entry.target)
         )
     render.console().print(table if entries else "nothing was done yet")
-    return 0
 
 
 def _answer(token_id: str, ended: Token | None, known: list[str], *, forgotten: bool) -> tuple[bool, str]:

@@ -28,14 +28,13 @@ SHARE = 0.2  # …or more, so that reading takes at most this part of the time.
 SHOWN = 10  # Running jobs, and recent ones.
 
 
-def top(*, once: Annotated[bool, flag("Print one screen and exit.")] = False, place: TargetOptions = HERE) -> int:
+def top(*, once: Annotated[bool, flag("Print one screen and exit.")] = False, place: TargetOptions = HERE) -> None:
     """Watch lanes, workers and jobs, refreshed every second. Press q or Ctrl-C to end."""
     if once or not sys.stdout.isatty():
         render.console().print(ask(place, lambda operator: _screen(operator, place)))
     else:
         with contextlib.suppress(KeyboardInterrupt):
             run(_watch(place))
-    return 0
 
 
 async def _watch(place: TargetOptions) -> None:

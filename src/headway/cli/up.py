@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from headway.cli.render import console
 from headway.cli.serve import NO_FLAGS as NO_HTTP_FLAGS
 from headway.cli.serve import HttpFlags, check_installed
 from headway.cli.worker import NO_FLAGS, AppPath, LogLevel, Processes, WorkerFlags, log_up
@@ -58,7 +59,7 @@ def up(
     form = flags.log_form()
     server = EmbeddedServer.take(http)
     parent = partial(Parent, path, processes=processes, log_level=log_level)
-    if not _on_terminal() or form == "json":
+    if form == "json" or not sys.stdout.isatty() or console().is_dumb_terminal:
         configure_logs(form, log_level)
 
         async def serve() -> int:
@@ -165,12 +166,6 @@ async def _with_server(working: Coroutine[Any, Any, int], server: EmbeddedServer
         return await work
     finally:
         await server.close()
-
-
-def _on_terminal() -> bool:
-    from headway.cli.render import console
-
-    return sys.stdout.isatty() and not console().is_dumb_terminal
 
 
 async def _refresh_last(display: LiveView) -> None:

@@ -14,7 +14,7 @@ from headway.core.policy.why import length
 from headway.stores.paging import PASSED_OVER_MAX
 
 
-def why(job_id: JobWord, /, *, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
+def why(job_id: JobWord, /, *, json: JsonFlag = False, place: TargetOptions = HERE) -> None:
     """Show why a job waits, with numbers, or why it waited if it has started.
 
     All reasons are listed in order of precedence. The first one holds the job
@@ -30,7 +30,6 @@ def why(job_id: JobWord, /, *, json: JsonFlag = False, place: TargetOptions = HE
         render.print_json(_values(report, policy) | {"passed_over": passed})
     else:
         _print(report, policy, passed)
-    return 0
 
 
 def _values(report: JobReport, policy: Policy) -> dict[str, Any]:

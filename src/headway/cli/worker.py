@@ -147,20 +147,16 @@ def worker(
             "Ctrl-C drains; a second one stops at once.",
             file=sys.stderr,
         )
-
-    async def serve() -> int:
-        parent = Parent(
-            app,
-            processes=processes,
-            overrides=overrides,
-            log_level=log_level,
-            remote=True,
-            on_up=log_up,
-            on_remote=log_up,
-        )
-        return await parent.run()
-
-    return run_on_fast_loop(serve())
+    parent = Parent(
+        app,
+        processes=processes,
+        overrides=overrides,
+        log_level=log_level,
+        remote=True,
+        on_up=log_up,
+        on_remote=log_up,
+    )
+    return run_on_fast_loop(parent.run())
 
 
 def log_up(up: RunnerReady, _: Store | None = None) -> None:

@@ -12,7 +12,7 @@ from headway.core.errors import WorkerUnknown
 from headway.core.suggest import did_you_mean
 
 
-def workers(*, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
+def workers(*, json: JsonFlag = False, place: TargetOptions = HERE) -> None:
     """List workers: what they offer, how busy they are, and when their last heartbeat was."""
     stats = ask(place, lambda operator: operator.stats())
     if json:
@@ -21,7 +21,6 @@ def workers(*, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
         render.console().print(tables.workers_table(stats))
     else:
         print("No workers. Start one with `headway worker module:app`.")
-    return 0
 
 
 def drain(
@@ -29,7 +28,7 @@ def drain(
     /,
     *,
     place: TargetOptions = HERE,
-) -> int:
+) -> None:
     """Ask a worker to claim no more jobs, finish its running jobs and exit."""
 
     async def drain_it(operator: Operator) -> None:
@@ -40,4 +39,3 @@ def drain(
 
     change(place, drain_it)
     print(f"{render.clean(worker_id)}  draining")
-    return 0
