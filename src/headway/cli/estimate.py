@@ -42,7 +42,6 @@ def estimate(job_id: JobWord, /, *, json: JsonFlag = False, place: TargetOptions
 
 
 def estimate_values(found: Estimate | None) -> dict[str, Any] | None:
-    """Return an estimate as JSON values."""
     return None if found is None else asdict(found)
 
 

@@ -137,7 +137,6 @@ def distance(at: int, now_at: int) -> str:
 
 
 def worker_values(worker: WorkerInfo) -> dict[str, Any]:
-    """Return a worker as JSON values."""
     return {
         "id": worker.worker_id,
         "state": worker.state.value,

@@ -193,7 +193,6 @@ def _read_expires(text: str) -> int:
 
 
 def _values(one: Token, now_at: int) -> dict[str, Any]:
-    """Return a token as JSON values."""
     return {
         "id": one.token_id,
         "status": one.status(now_at),

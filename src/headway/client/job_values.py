@@ -79,7 +79,6 @@ def attempt_values(attempt: Attempt, worker: str) -> dict[str, Any]:
 
 
 def error_values(error: JobError | None) -> dict[str, Any] | None:
-    """Return an error as JSON values."""
     if error is None:
         return None
     return {name: getattr(error, name) for name in ("type", "message", "traceback", "retriable")}
@@ -91,7 +90,6 @@ def capabilities_of(worker: WorkerInfo) -> list[str]:
 
 
 def tasks_of(worker: WorkerInfo) -> list[str]:
-    """Return the tasks that a worker knows."""
     return [offer.removeprefix(TASK) for offer in worker.offers if offer.startswith(TASK)]
 
 

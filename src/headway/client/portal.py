@@ -41,7 +41,6 @@ class Portal:
             raise
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """Yield the items of an async iterator."""
 
         async def step() -> tuple[bool, T | None]:
             try:

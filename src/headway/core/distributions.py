@@ -20,12 +20,10 @@ Sketch = Mapping[int, float]  # The number of jobs by bucket of run time. Two sk
 
 
 def bucket(seconds: float) -> int:
-    """Return the bucket of a run time."""
     return floor(log2(seconds if seconds > SHORTEST else SHORTEST) * BUCKETS_PER_DOUBLING)
 
 
 def merge(sketches: Iterable[Sketch]) -> dict[int, float]:
-    """Return the sum of sketches."""
     whole: dict[int, float] = {}
     for sketch in sketches:
         for at, count in sketch.items():
@@ -301,7 +299,6 @@ class Model:
         )  # fmt: skip
 
     def arrivals(self, lane: str) -> LaneArrivals:
-        """Return the arrivals in a lane."""
         if lane not in self._arrivals:
             self._arrivals[lane] = LaneArrivals(self.learned.arrivals.get(lane, {}))
         return self._arrivals[lane]

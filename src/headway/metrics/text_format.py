@@ -29,12 +29,10 @@ class MetricFamily(NamedTuple):
 
 
 def gauges(name: str, text: str, values: Iterable[tuple[Labels, float]]) -> MetricFamily:
-    """Build a family of gauges."""
     return MetricFamily(name, "gauge", text, [Sample("", labels, float(value)) for labels, value in values])
 
 
 def counters(name: str, text: str, values: Iterable[tuple[Labels, float]]) -> MetricFamily:
-    """Build a family of counters."""
     return MetricFamily(name, "counter", text, [Sample("_total", labels, float(value)) for labels, value in values])
 
 

@@ -191,9 +191,6 @@ def fill_closed_streams() -> None:
             setattr(sys, name, open(descriptor, "w" if descriptor else "r", closefd=False))  # noqa: SIM115
 
 
-# ------------------------------------------------------------------ uncaught exceptions
-
-
 def _crashed(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
     if issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, traceback)

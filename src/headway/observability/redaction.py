@@ -23,7 +23,6 @@ def redact(value: Any, words: Sequence[str]) -> Any:
 
 
 def is_secret(name: object, words: Sequence[str]) -> bool:
-    """Return whether a name contains one of the words."""
     if not isinstance(name, str):
         return False
     padded = f"_{''.join('_' if letter in '-. ' else letter for letter in name.lower())}_"

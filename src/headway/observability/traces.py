@@ -53,9 +53,6 @@ def shown_trace(trace_id: str | None, job_id: str) -> str:
     return trace_id[3:35] if len(trace_id) == 55 and parse_traceparent(trace_id) is not None else trace_id
 
 
-# ---------------------------------------------------------------------- the tracer
-
-
 def active() -> bool:
     """Return whether this process traces: OpenTelemetry is in use, and a provider is set up."""
     return "opentelemetry.trace" in sys.modules and _tracer() is not None
@@ -83,9 +80,6 @@ def forget() -> None:
     """Check for a provider at the next call, because one was set up or removed."""
     global _checked_at
     _checked_at = 0.0
-
-
-# ---------------------------------------------------------------------- sending
 
 
 class SubmitSpan:
@@ -153,9 +147,6 @@ def _parent(given: str | None) -> Context | None:
 def _may_carry(trace_id: str | None, trace: str) -> bool:
     """Return whether a span may replace a job's trace id: the job has none, or one of the same trace."""
     return trace_id is None or shown_trace(trace_id, "") == trace
-
-
-# ---------------------------------------------------------------------- processing
 
 
 class TracedRun(Protocol):

@@ -28,7 +28,6 @@ async def declare_limits(store: Store, task: str, limits: Mapping[str, LimitRule
 
 
 async def read_paused(store: Store) -> PauseSet:
-    """Read what is paused."""
     part, _ = await _read(store, PAUSES)
     return (part or EnforcedRules()).paused
 

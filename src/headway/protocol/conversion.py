@@ -16,7 +16,6 @@ from headway.protocol.worker import TEXT_MAX, AttemptFailure, LeaseDetails, Leas
 
 
 def result_of(ending: Ending, job_id: JobId, token: bytes | None, seconds: float | None = None) -> ResultReport:
-    """Return the report of an ending."""
     fence = None if token is None else token.hex()
     report = ResultReport(task_id=job_id, status="unknown_task", fence=fence, seconds=seconds)
     match ending:

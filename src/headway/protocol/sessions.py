@@ -65,7 +65,6 @@ _encode = msgspec.json.Encoder().encode
 
 
 def write(message: msgspec.Struct) -> str:
-    """Write a message as JSON."""
     return _encode(message).decode()
 
 

@@ -144,7 +144,6 @@ def _paused(name: str, body: bytes | None) -> PauseSet:
 
 
 def paused_values(paused: PauseSet) -> dict[str, Any]:
-    """Return what is paused as JSON values."""
     return {
         "everything": paused.everything,
         "lanes": list(paused.lanes),

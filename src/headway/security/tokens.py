@@ -393,7 +393,6 @@ def _token(token_id: str, kept: _TokenRecord, last_used_at: int | None = None) -
 
 
 def _audited_facts(token: Token) -> dict[str, object]:
-    """Return the facts of a token for the audit."""
     names = ("scopes", "tenant", "tasks", "rate", "note", "expires_at", "revoked_at")
     return {name: getattr(token, name) for name in names}
 

@@ -58,7 +58,6 @@ class Principal:
     rate: str | None = None  # How often its token may submit, if the token has a rate.
 
     def may(self, scope: Scope) -> bool:
-        """Return whether the caller has a scope."""
         return scope is Scope.PUBLIC or scope in self.scopes or Scope.ADMIN in self.scopes
 
     @property

@@ -30,7 +30,6 @@ class Instances:
         self.name, self._known = name, False
 
     async def new_trace(self) -> str:
-        """Return a new trace id."""
         mark = _mark(self.name)
         if not self._known:
             await (await self._store()).write(INSTANCES, mark, self.name.encode())

@@ -69,7 +69,6 @@ class Problem(Exception):
 
 
 def answer(problem: Problem) -> Response:
-    """Return the response of a problem."""
     return Response(body(problem), status_code=problem.status, headers=problem.headers or None, media_type=PROBLEM_JSON)
 
 
@@ -90,7 +89,6 @@ def body(problem: Problem) -> bytes:
 
 
 def problem_of(error: HeadwayError) -> Problem:
-    """Return the problem for an error of Headway."""
     code = error.code if error.code in STATUSES else "internal"
     facts: dict[str, Any] = {}
     if isinstance(error, PolicyError):

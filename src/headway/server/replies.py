@@ -11,5 +11,4 @@ encode = msgspec.json.Encoder().encode
 
 
 def reply(values: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Return a JSON response."""
     return Response(encode(values), status, headers, "application/json")

@@ -191,7 +191,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def caller_of(request: Request) -> Principal:
-    """Return the caller."""
     caller: Principal = request.state.caller
     return caller
 

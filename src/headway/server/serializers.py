@@ -72,7 +72,6 @@ def estimate_values(estimate: Estimate | None, position: int | None = None) -> d
 
 
 def ending_values(job: JobRecord) -> dict[str, Any]:
-    """Return how a job ended."""
     return {
         "status": job.state.value,
         "result": _result(job),

@@ -75,7 +75,6 @@ class Service:
         return await (await self.store()).snapshot()
 
     async def gateway(self) -> WorkerGateway:
-        """Return the gateway for HTTP workers."""
         if self._gateway is None:
             store = await self.store()
             if self._gateway is None:
@@ -86,7 +85,6 @@ class Service:
         return self._gateway
 
     async def policy(self) -> Policy:
-        """Return the current policy."""
         await self.app.follow_policy()
         return self.app.policy
 
@@ -157,6 +155,5 @@ class Service:
 
 
 def service_of(connection: HTTPConnection) -> Service:
-    """Return the service that a request is for."""
     service: Service = connection.app.state.service
     return service

@@ -46,7 +46,6 @@ class TaskCache:
         return task
 
     async def entries(self) -> list[TaskEntry]:
-        """Return the catalogue."""
         await self._read()
         return sorted(self._entries.values(), key=lambda entry: entry.name)
 

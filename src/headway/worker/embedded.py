@@ -63,8 +63,6 @@ class Worker:
         self._leaving = False
         self._restarting = False
 
-    # ------------------------------------------------------------------ as a context manager
-
     def __enter__(self) -> Worker:
         def main() -> None:
             try:
@@ -110,8 +108,6 @@ class Worker:
     def worker_id(self) -> str:
         """The name by which the store knows this worker."""
         return self._runner.worker.worker_id if self._runner else ""
-
-    # ------------------------------------------------------------------ running
 
     async def _leave(self) -> None:
         self._leaving = True

@@ -58,7 +58,6 @@ def returned(value: Any, task: Task[Any, Any, Any], largest: int) -> Returned:
 
 
 def raised(error: BaseException, task: Task[Any, Any, Any] | None) -> Ending:
-    """Return the ending of a job whose task raised an exception."""
     match error:
         case TaskFailed():
             return error.ending

@@ -212,7 +212,6 @@ class RuleIndex:
         return known
 
     def lane_paused(self, lane: str) -> bool:
-        """Return whether a whole lane is paused."""
         paused = self.rules.paused
         return paused.everything or lane in paused.lanes
 
@@ -230,10 +229,8 @@ class RuleIndex:
 
 
 def task_rule(policy: Policy, task: str) -> TaskRule:
-    """Return the options that a policy sets for a task."""
     return policy.tasks.get(task, _NO_RULE)
 
 
 def applies(rule: LimitRule, task: str) -> bool:
-    """Return whether a limit applies to a task."""
     return not rule.tasks or any(fnmatchcase(task, pattern) for pattern in rule.tasks)

@@ -140,8 +140,6 @@ class Forecast:
             run = self._runs[needs] = FluidRun(self.queue, self._policy, self._known, needs)
         return run
 
-    # ------------------------------------------------------------------ in the line
-
     def _waiting(self, run: FluidRun, flow: LaneFlow, request: EstimateRequest) -> tuple[float, float]:
         before = 0.0 if request.blocked_by is not None else self._in_lane(request)
         arrivals = (
@@ -168,8 +166,6 @@ class Forecast:
             elif view.blocked is None:
                 others += view.waiting
         return request.ahead + (others if own <= request.ahead else others * request.ahead / own)
-
-    # ------------------------------------------------------------------ caps of its own
 
     def _held(self, request: EstimateRequest) -> Iterable[tuple[float, float] | None]:
         """Yield when each full limit lets the job start, or None where no data exists."""

@@ -28,7 +28,6 @@ GROWTH_MAX = 1_000
 
 
 def whole(value: Any, least: int = 0, most: int = COUNT_MAX) -> int:
-    """Read a whole number."""
     if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
         return value
     bounds = f"from {least} to {most}" if most < COUNT_MAX else f"of at least {least}"
@@ -36,7 +35,6 @@ def whole(value: Any, least: int = 0, most: int = COUNT_MAX) -> int:
 
 
 def number(value: Any, least: float, most: float) -> float:
-    """Read a number."""
     if is_number(value) and least <= value <= most:
         return value
     raise ValueError(f"expected a number from {least:g} to {most:,.0f}, found {found(value)}")

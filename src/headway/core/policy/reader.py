@@ -79,9 +79,6 @@ def _read(table: TableReader) -> Policy:
     return policy
 
 
-# ---------------------------------------------------------------------- the parts
-
-
 def _read_lanes(table: TableReader) -> dict[str, Lane]:
     """Read the lanes. They replace all built-in lanes."""
     lanes = {name: _read_lane(lane) for name, lane in table.tables("lanes")}

@@ -32,7 +32,6 @@ class TableReader:
             problems.append(PolicyProblem(key, f"expected a table, found {found(data)}"))
 
     def path(self, key: str) -> str:
-        """Return the full path of a key."""
         return key_path(self.key, key)
 
     def error(self, key: str, text: str, at: int | None = None) -> None:
@@ -45,7 +44,6 @@ class TableReader:
         self._problems.append(PolicyProblem(self.key, text))
 
     def has(self, key: str) -> bool:
-        """Return whether the file sets a key."""
         return key in self._data
 
     def need(self, key: str, what: str) -> None:
@@ -59,8 +57,6 @@ class TableReader:
             if key not in self._asked:
                 known = f" (known are {', '.join(self._asked)})"
                 self.error(key, f"unknown key{did_you_mean(key, self._asked) or known}")
-
-    # ------------------------------------------------------------------ values
 
     def read(self, key: str, default: D, read: Callable[[Any], T]) -> T | D:
         """Read the value of a key."""
@@ -80,7 +76,6 @@ class TableReader:
             return default
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """Read a list of texts."""
         read: list[str] = []
         for at, value in self.items(key):
             if is_name(value):
@@ -102,8 +97,6 @@ class TableReader:
         elif value is not _ABSENT:
             self.error(key, f"expected a list, found {found(value)}")
 
-    # ------------------------------------------------------------------ tables
-
     def table(self, key: str) -> TableReader:
         """Read a table. A missing one is empty."""
         value = self._get(key)
@@ -124,7 +117,6 @@ class TableReader:
                 self.error(str(name), f"expected a name of 1 to {NAME_MAX} printable characters")
 
     def rows(self, key: str) -> Iterator[TableReader]:
-        """Read a list of tables."""
         for at, value in self.items(key):
             yield TableReader(value, f"{self.path(key)}[{at}]", self._problems)
 

@@ -98,9 +98,6 @@ def _class_reason(key: ClassKey, queue: QueueDiagnostics, policy: Policy) -> str
     return blocked.code if blocked is not None else "ahead"
 
 
-# ---------------------------------------------------------------------- before any claim
-
-
 def _held_back(diagnosis: JobDiagnostics) -> Iterator[Reason]:
     job, queue = diagnosis.job, diagnosis.queue
     if job.due_at is not None and job.due_at > queue.now_at:
@@ -134,9 +131,6 @@ def _unserved(job: JobRecord, queue: QueueDiagnostics) -> Iterator[Reason]:
 def _able(job: JobRecord, queue: QueueDiagnostics) -> list[WorkerInfo]:
     needs = (*(need for need in job.needs if not need.startswith(_TASK)), f"{_TASK}{job.task}")
     return [worker for worker in queue.active_workers if serves(needs, frozenset(worker.offers))]
-
-
-# ---------------------------------------------------------------------- limits
 
 
 def _limited(diagnosis: JobDiagnostics) -> Iterator[Reason]:
@@ -204,9 +198,6 @@ def _room_below(worker: WorkerInfo, queue: QueueDiagnostics, policy: Policy) -> 
     kept = reserve.slots if pool else worker.reserved
     counted = mine if reserve.rule == "leave_free" else [job for job in mine if job.lane not in reserve.lanes]
     return worker.running < worker.slots and slots - kept - len(counted) > 0
-
-
-# ---------------------------------------------------------------------- jobs that go first
 
 
 def _behind(diagnosis: JobDiagnostics, able: Sequence[WorkerInfo], policy: Policy) -> Iterator[Reason]:

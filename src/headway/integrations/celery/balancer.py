@@ -60,8 +60,6 @@ class Balancer:
     def sources(self) -> TaskSenders:
         return TaskSenders(self.app, self.rules)
 
-    # ------------------------------------------------------------------ joining an app
-
     def set_up(self, **_: Any) -> None:
         """Declare the queues, route tasks to them, and count the tasks. The app's settings must be final."""
         conf, names = self.app.conf, self.rules.names
@@ -112,8 +110,6 @@ class Balancer:
     def _worker_gone(self, sender: Any = None, **_: Any) -> None:
         if sender is not None and sender.app is self.app and self._keeper is not None:
             self._keeper.stop()
-
-    # ------------------------------------------------------------------ choosing queues and reading loads
 
     def select_best_queue(self, *, reserve: int = 0) -> str:
         """Return the least loaded queue that a worker reads. Ties go to the lowest number.
@@ -172,8 +168,6 @@ class Balancer:
     def unread_queues(self) -> list[str]:
         """Return the queues that no live worker reads. The list is empty if no worker is known."""
         return [load.queue for load in self.ledger.loads(self.rules.names) if load.read is False]
-
-    # ------------------------------------------------------------------ reconciling
 
     def reconcile(self) -> ReconcileReport:
         """Compare the ledger with the broker and repair the ledger. Workers call this periodically."""

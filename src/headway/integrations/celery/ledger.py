@@ -76,7 +76,6 @@ def lease_of(member: str, node: str) -> str:
 
 
 def member_in(lease: str) -> str:
-    """Return the member that a lease is for."""
     return lease.partition("@")[0]
 
 

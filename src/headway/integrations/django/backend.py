@@ -165,7 +165,6 @@ class HeadwayBackend(_backends.BaseTaskBackend):
         return self._queues.get(name, name)
 
     def lane(self, priority: int) -> str:
-        """Return the lane of a priority."""
         return next((lane for least, lane in self._lanes if priority >= least), self._lanes[-1][1])
 
     def headway_task(self, task: Any) -> Task[Any, Any, Any]:

@@ -24,7 +24,6 @@ from headway.stores.shared_database import check_sqlite
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:
-    """Check the ``IOQUEUE_*`` settings."""
     options, problems = read_options()
     found: list[CheckMessage] = [
         Warning(problem.message, hint="It changes nothing; remove it, or correct its name.", id="ioqueue.W001")

@@ -56,7 +56,6 @@ class Outcomes:
 
 
 def has_django_tasks() -> bool:
-    """Return whether Django Tasks is installed."""
     try:
         return find_spec(FRAMEWORK) is not None
     except ModuleNotFoundError:

@@ -31,7 +31,6 @@ class ProjectPortal(Portal):
         self._here, self._share, self._close, self._brief = here, share, close, brief
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine and return its result."""
         if not self._here():
             try:
                 return super().run(coroutine)

@@ -135,7 +135,6 @@ class Queue(Headway):
         return await sync_to_async(self.submit, thread_sensitive=True)(call)
 
     def read_stats(self) -> Stats:
-        """Read the counts of the queue."""
         return self._in_use(self.stats)
 
     def unknown_tasks(self) -> list[str]:
@@ -239,7 +238,6 @@ def worker_settings(options: Options) -> dict[str, Any]:
 
 
 def is_of_django_tasks(task: Task[Any, Any, Any]) -> bool:
-    """Return whether a task was declared with Django Tasks."""
     return getattr(inspect.unwrap(task.fn), "of_django_tasks", False)
 
 

@@ -23,7 +23,6 @@ class Status:
 
 
 def read_status(queue: Queue) -> Status:
-    """Return the counts of a queue."""
     stats = queue.read_stats()
     lanes = stats.lanes.values()
     counts = {

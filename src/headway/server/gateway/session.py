@@ -91,8 +91,6 @@ class WorkerSession:
             job_source = self._job_sources[offers] = self._make_job_source(offers)
         return job_source
 
-    # ------------------------------------------------------------------ leases
-
     async def read_leases(self, *, within: float = 0.0, payloads: bool = False) -> None:
         """Read the worker's leases, unless they were read ``within`` seconds and the store has reported no change.
 
@@ -172,8 +170,6 @@ class WorkerSession:
         held = self.leases.values()
         return {lease.job_id: lease.limit_ms / 1_000 for lease in held if lease.budget_ms is not None}
 
-    # ------------------------------------------------------------------ polls
-
     @contextmanager
     def polling(self, *, claims: bool, takes_over: bool, waits: bool) -> Iterator[PendingPoll]:
         """Open a poll of this worker. Of the polls that ask for jobs, only the newest claims any."""
@@ -198,12 +194,10 @@ class WorkerSession:
                 asyncio.get_running_loop().call_later(LINGER, self._close_if_unused)
 
     def wake_polls(self) -> None:
-        """Wake all polls."""
         for poll in self.polls:
             poll.wake.set()
 
     async def close(self) -> None:
-        """Close the subscriptions."""
         listeners, self._listeners = self._listeners, []
         await end_tasks(listeners)
 

@@ -59,8 +59,6 @@ class SessionBroker:
         routes_app = Starlette(routes=routes)
         self._dial_in = SessionListener(routes_app, service.app.settings.advertise)
 
-    # ------------------------------------------------------------------ clients
-
     async def begin(
         self, task: Task[Any, Any, Any], parameters: Mapping[str, Any], *, tenant: str | None, trace_id: str | None
     ) -> InteractiveSession:
@@ -189,8 +187,6 @@ class SessionBroker:
                 await asyncio.wait(self._sessions_running, return_when=asyncio.ALL_COMPLETED)
         finally:
             preempting.cancel()
-
-    # ------------------------------------------------------------------ workers
 
     async def dial(self, websocket: WebSocket) -> None:
         """Connect the worker that holds the job of a session, once. Other callers do not learn whether it exists."""

@@ -372,7 +372,6 @@ class LeasedJobs(NamedTuple):
 def fresh_leases(
     given: LeasedJobs, token: bytes, worker_id: str, now_at: int, ladder: Ladder
 ) -> list[Lease]:  # fmt: skip
-    """Read the leases of an exchange."""
     leases: list[Lease] = []
     replies, members, others, runs = given
     held_at = {int(others[at]): others[at + 1] for at in range(0, len(others), 2)}
@@ -431,7 +430,6 @@ def fresh_leases(
 def make_lease(
     seq: int, record: bytes, lease: bytes, key: ClassKey, ladder: Ladder, *, cancelled: bool = False
 ) -> Lease:  # fmt: skip
-    """Build a lease from the records of the job and the lease."""
     fixed, why = try_record(record)
     held, why_held = try_held(lease)
     return Lease(

@@ -42,14 +42,11 @@ class Layout:
         self.pack, self.unpack = made.pack, made.unpack_from
 
     def __getitem__(self, field: str) -> slice:
-        """Return where a field is."""
         return self._slices[field]
 
     def at(self, field: str) -> int:
         """Return where a field begins."""
         return int(self._slices[field].start)
-
-    # ------------------------------------------------------------------ as Lua
 
     def lua_constant(self, name: str) -> str:
         return str(self.size if name == "size" else self._flags[name])
@@ -159,9 +156,6 @@ def read_text(record: bytes, at: int) -> tuple[bytes, int]:
     start = at + 2
     stop = start + int.from_bytes(record[at:start], "big")
     return record[start:stop], stop
-
-
-# ---------------------------------------------------------------------- in scripts
 
 
 def expand(script: str) -> str:

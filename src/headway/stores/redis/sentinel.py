@@ -94,8 +94,6 @@ class Sentinel:
                 watch.cancel()
             await asyncio.gather(*watches, return_exceptions=True)
 
-    # ------------------------------------------------------------------ asking
-
     async def _ask_all(self) -> SentinelView:
         """Ask all Sentinels at once. Return the latest view as soon as most of them have answered."""
         asked = {asyncio.create_task(self._ask(sentinel)) for sentinel in self._sentinels}
@@ -126,8 +124,6 @@ class Sentinel:
             if "No such master" in str(problem):
                 return []
             raise ConnectionError(f"{sentinel}: {problem}") from problem
-
-    # ------------------------------------------------------------------ following
 
     async def _watch(self, sentinel: Endpoint) -> None:
         """Listen to one Sentinel until cancelled. Reconnect when the connection is lost."""

@@ -113,8 +113,6 @@ class OptionalStore:
         """Open a subscription if the store was ever opened, else return None. The subscription reconnects by itself."""
         return self._store.subscribe(name) if self._opened else None
 
-    # ------------------------------------------------------------------ outages
-
     async def _open(self) -> None:
         if not self._opened:
             try:

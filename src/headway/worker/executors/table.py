@@ -30,5 +30,4 @@ FACTORIES: dict[str, Callable[[ExecutorConfig], Executor]] = {
 
 
 def make_executors(config: ExecutorConfig) -> dict[str, Executor]:
-    """Build one executor of each kind."""
     return {name: make(config) for name, make in FACTORIES.items()}
