@@ -11,10 +11,7 @@ from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask
 from headway.policy_store.cron_views import CronView
 
 crons = family(
-    "crons",
-    "List cron jobs, with their last and next run.",
-    "headway crons list",
-    "headway crons list --json",
+    "crons", "List cron jobs, with their last and next run.", "headway crons list", "headway crons list --json"
 )
 
 

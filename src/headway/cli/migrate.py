@@ -11,9 +11,7 @@ from headway.stores.base import Store
 
 
 def migrate(
-    *,
-    dry_run: Annotated[bool, flag("Print the changes and make none.")] = False,
-    place: StoreOptions = STORE_HERE,
+    *, dry_run: Annotated[bool, flag("Print the changes and make none.")] = False, place: StoreOptions = STORE_HERE
 ) -> None:
     """Migrate the store to the schema of this version of Headway.
 

@@ -148,13 +148,7 @@ def worker(
             file=sys.stderr,
         )
     parent = Parent(
-        app,
-        processes=processes,
-        overrides=overrides,
-        log_level=log_level,
-        remote=True,
-        on_up=log_up,
-        on_remote=log_up,
+        app, processes=processes, overrides=overrides, log_level=log_level, remote=True, on_up=log_up, on_remote=log_up
     )
     return run_on_fast_loop(parent.run())
 

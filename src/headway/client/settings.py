@@ -120,10 +120,7 @@ _NAMES = tuple(field.name for field in fields(Settings))
 
 
 def load_settings(
-    given: Mapping[str, Any] | None = None,
-    *,
-    environment: Mapping[str, str] | None = None,
-    folder: Path | None = None,
+    given: Mapping[str, Any] | None = None, *, environment: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> Settings:
     """Return the settings from all sources.
 
@@ -135,9 +132,7 @@ def load_settings(
 
 
 def gather(
-    given: Mapping[str, Any] | None = None,
-    environment: Mapping[str, str] | None = None,
-    folder: Path | None = None,
+    given: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> dict[str, tuple[Any, str]]:
     """Return the value and the source of each setting that any source sets."""
     environment = os.environ if environment is None else environment

@@ -94,7 +94,10 @@ async def read_applied(store: Store, version: int) -> PolicyVersion:
     if version == 0:
         return PolicyVersion(0, 0, "built in", "", policy_data(BUILT_IN))
     for document in await store.read(POLICIES, _name(version)):
-        return _applied(document.body)
+        try:
+            return _read_version.decode(document.body)
+        except DAMAGE as problem:
+            raise PolicyError(f"a policy in the store cannot be read: {problem}") from problem
     known = [applied.version for applied in await history(store)]
     raise PolicyError(f"there is no policy version {version} (versions: {', '.join(map(str, known)) or 'none yet'})")
 
@@ -199,13 +202,6 @@ async def _finish_pending(store: Store) -> None:
         await write_rules(store, current.policy)
         if await current_version(store) == current.version:
             return
-
-
-def _applied(body: bytes) -> PolicyVersion:
-    try:
-        return _read_version.decode(body)
-    except DAMAGE as problem:
-        raise PolicyError(f"a policy in the store cannot be read: {problem}") from problem
 
 
 def _name(version: int) -> str:

@@ -58,7 +58,9 @@ class AuditedStore:
     async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
         before = await self._read_jobs(job_ids)
         after = await self._store.retry(job_ids)
-        await self._record_jobs(job_ids, before, after, _retry_name)
+        await self._record_jobs(
+            job_ids, before, after, lambda old: "dlq.replay" if old == {State.DEAD_LETTER} else "task.retry"
+        )
         return after
 
     async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:
@@ -100,7 +102,9 @@ class AuditedStore:
         changed = {
             job_id: (old.state, new)
             for job_id, old, new in zip(job_ids, before, after, strict=True)
-            if old is not None and new is not None and _differs(old, new)
+            if old is not None
+            and new is not None
+            and (old.state is not new or (new is State.EXECUTING and not old.stopping))
         }
         if not changed:
             return
@@ -150,14 +154,6 @@ def paused_values(paused: PauseSet) -> dict[str, Any]:
         "task_types": list(paused.tasks),
         "tenants": list(paused.tenants),
     }
-
-
-def _retry_name(states: set[State]) -> str:
-    return "dlq.replay" if states == {State.DEAD_LETTER} else "task.retry"
-
-
-def _differs(before: _JobBefore, after: State) -> bool:
-    return before.state is not after or (after is State.EXECUTING and not before.stopping)
 
 
 def _named(job_ids: Sequence[JobId]) -> str:

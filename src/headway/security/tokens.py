@@ -136,7 +136,7 @@ async def create_token(
 
 async def list_tokens(store: Store) -> list[Token]:
     """Read all tokens, the oldest first, including expired and revoked ones."""
-    used = {document.name: _read_use(document) for document in await store.read(USES)}
+    used = {document.name: int(document.body) for document in await store.read(USES) if document.body.isdigit()}
     found = [
         _token(document.name, kept, used.get(document.name))
         for document in await store.read(TOKENS)
@@ -380,10 +380,6 @@ def _read_kept(document: Document) -> _TokenRecord | None:
     except msgspec.MsgspecError as problem:
         log.warning(LogEvent("token.unreadable", token=document.name, error=str(problem)))
         return None
-
-
-def _read_use(document: Document) -> int | None:
-    return int(document.body) if document.body.isdigit() else None
 
 
 def _token(token_id: str, kept: _TokenRecord, last_used_at: int | None = None) -> Token:

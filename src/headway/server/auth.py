@@ -292,11 +292,9 @@ def _presented(scope: AsgiScope) -> str | None:
 
 
 def _query(scope: AsgiScope) -> dict[str, str]:
-    text: bytes = scope.get("query_string", b"")
-    if not text:
-        return {}
     try:
-        return dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True, max_num_fields=100))
+        text = scope.get("query_string", b"").decode("latin-1")
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=100))
     except ValueError as problem:
         raise Problem("malformed", "there are more than 100 parameters in the address") from problem
 

@@ -52,7 +52,8 @@ async def follow(
             while True:
                 waits = job is not None and job.state is State.QUEUED
                 timeout = KEEPALIVE if not waits else min(KEEPALIVE, max(0.0, place_due - time.monotonic()))
-                await _first(reading, *ends, timeout=timeout)
+                parts: list[asyncio.Future[Any]] = [reading, *ends]
+                await asyncio.wait(parts, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
                 if any(end.done() for end in ends):
                     return
                 if reading.done():
@@ -95,10 +96,6 @@ async def _with_duration(service: Service, event: Event, job: JobRecord) -> Even
     if rung is None:
         return event
     return replace(event, data={**event.data, "duration": duration, "seconds": rung.length_ms / 1_000})
-
-
-async def _first(*futures: asyncio.Future[Any], timeout: float) -> None:
-    await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
 
 def _next(jobs: AsyncIterator[JobRecord | None]) -> asyncio.Task[JobRecord | None]:

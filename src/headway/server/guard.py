@@ -154,7 +154,7 @@ class Guard:
                     raise Problem("malformed", f"there are several {name.decode('latin-1')} headers")
                 headers[name] = value
             if guarded and not forwarded:
-                forwarded = _is_forwarding(name)
+                forwarded = name in _FORWARDING or name.endswith(_FORWARDING_ENDS) or b"forwarded" in name
         if headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
             # A proxy may have read another body than our parser would.
             raise Problem("malformed", "Transfer-Encoding must be chunked", headers={"Connection": "close"})
@@ -340,10 +340,6 @@ class _HeadResponse:
             await self._send(message)
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
             self._started.set()
-
-
-def _is_forwarding(name: bytes) -> bool:
-    return name in _FORWARDING or name.endswith(_FORWARDING_ENDS) or b"forwarded" in name
 
 
 def too_deep(body: bytes, most: int = DEPTH_MAX) -> bool:

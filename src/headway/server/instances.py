@@ -30,7 +30,7 @@ class Instances:
         self.name, self._known = name, False
 
     async def new_trace(self) -> str:
-        mark = _mark(self.name)
+        mark = hashlib.blake2b(self.name.encode(), digest_size=MARK // 2).hexdigest()
         if not self._known:
             await (await self._store()).write(INSTANCES, mark, self.name.encode())
             self._names[mark] = self.name
@@ -46,7 +46,3 @@ class Instances:
             for document in await (await self._store()).read(INSTANCES, mark):
                 self._names[mark] = document.body.decode()
         return self._names.get(mark)
-
-
-def _mark(name: str) -> str:
-    return hashlib.blake2b(name.encode(), digest_size=MARK // 2).hexdigest()

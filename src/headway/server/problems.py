@@ -127,7 +127,8 @@ def install(api: FastAPI, allowed: Callable[[str], Collection[str]] = lambda _: 
         codes = {400: "malformed", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
         code = codes.get(error.status_code, "malformed")
         headers = dict(error.headers or {})
-        if code == "method_not_allowed" and (methods := allowed(_path(request))):
+        path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))  # It may be mounted in another.
+        if code == "method_not_allowed" and (methods := allowed(path)):
             headers["Allow"] = ", ".join(sorted(methods))
         return answer(Problem(code, str(error.detail), headers=headers))
 
@@ -145,12 +146,6 @@ def _field(place: Sequence[Any]) -> str:
     """Return the name of a field, by its place in the body."""
     parts = [str(part)[:FIELD_MAX] for part in place[1:]]
     return cut(".".join(parts) or str(place[0]), TEXT_MAX)
-
-
-def _path(request: Request) -> str:
-    """Return the path of a request within this application, which may be mounted in another one."""
-    path: str = request.scope["path"]
-    return path.removeprefix(request.scope.get("root_path", ""))
 
 
 def invalid(errors: Sequence[Any]) -> Problem:

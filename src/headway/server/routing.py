@@ -115,9 +115,10 @@ def _guarded(scope: Scope, *, whole: bool, checked: bool, strict: bool) -> type[
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             handle = super().get_route_handler()
             reads_json = self.body_field is not None
+            kinds = {one.alias: one.field_info.annotation for one in self.dependant.query_params}
+            # Whether each parameter may be repeated, because it takes a list.
             known = {
-                parameter.alias: _takes_several(parameter.field_info.annotation)
-                for parameter in self.dependant.query_params
+                name: any(get_origin(part) is list for part in (kind, *get_args(kind))) for name, kind in kinds.items()
             }
 
             async def handle_allowed(request: Request) -> Response:
@@ -135,10 +136,6 @@ def _guarded(scope: Scope, *, whole: bool, checked: bool, strict: bool) -> type[
             return handle_allowed
 
     return Scoped
-
-
-def _takes_several(annotation: Any) -> bool:
-    return any(get_origin(kind) is list for kind in (annotation, *get_args(annotation)))
 
 
 def _check_names(given: Iterable[tuple[str, str]], known: Mapping[str, bool]) -> None:

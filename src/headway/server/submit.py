@@ -111,7 +111,8 @@ async def submit(service: Service, calls: Sequence[Call[Any]]) -> list[SubmitRes
 
 async def _kept(service: Service, calls: Sequence[Call[Any]], answers: Sequence[SubmitReply]) -> list[SubmitResult]:
     """Return the places of a bulk. Its jobs are the last of their classes, in order."""
-    known = await _known(service, [answer for answer in answers if answer.deduplicated])
+    found = await _known(service, [answer for answer in answers if answer.deduplicated])
+    known = {job_id: job.state for job_id, job in found.items()}
     queue = await service.queue_view.fresh()
     classes: dict[ClassKey, list[int]] = {}  # The call that made each new job.
     terms, found_in = None, list[int]()
@@ -137,7 +138,7 @@ async def _kept(service: Service, calls: Sequence[Call[Any]], answers: Sequence[
         if index in placed
         else SubmitResult(answer.job_id, State.QUEUED, None)
         if not answer.deduplicated
-        else SubmitResult(answer.job_id, _state(known.get(answer.job_id)), None, deduplicated=True)
+        else SubmitResult(answer.job_id, known.get(answer.job_id, State.QUEUED), None, deduplicated=True)
         for index, answer in enumerate(answers)
     ]
 
@@ -148,10 +149,6 @@ def _spread(places: QueuePositions, key: ClassKey, waiting: int, indexes: Sequen
     first, last = places.of(key, max(0, waiting - count)), places.of(key, max(0, waiting - 1))
     steps = max(1, count - 1)
     return [first + (last - first) * number // steps for number in range(count)]
-
-
-def _state(job: JobRecord | None) -> State:
-    return State.QUEUED if job is None else job.state
 
 
 async def _one_kept(service: Service, call: Call[Any], answer: SubmitReply) -> SubmitResult:

@@ -38,12 +38,15 @@ class TaskCache:
         if age > CACHE_SECONDS or (name not in self._entries and age > READ_MISSING_EVERY):
             await self._read()
         entry = self._entries.get(name)
-        if entry is None:
-            return self._by_name(name)
-        task = self._tasks.get(name)
-        if task is None:
-            task = self._tasks[name] = task_from_catalogue(self._app, entry)
-        return task
+        if entry is not None:
+            if name not in self._tasks:
+                self._tasks[name] = task_from_catalogue(self._app, entry)
+            return self._tasks[name]
+        if name not in self._named:
+            self._named[name] = untyped_task(self._app, name)
+            if len(self._named) > NAMED_MAX:
+                self._named.popitem(last=False)
+        return self._named[name]
 
     async def entries(self) -> list[TaskEntry]:
         await self._read()
@@ -54,14 +57,6 @@ class TaskCache:
         found = {entry.name: entry for entry in await read_tasks(await self._app.client.store(), self._reader)}
         self._tasks = {name: task for name, task in self._tasks.items() if found.get(name) == self._entries.get(name)}
         self._entries = found
-
-    def _by_name(self, name: str) -> Task[Any, Any, Any]:
-        task = self._named.get(name)
-        if task is None:
-            task = self._named[name] = untyped_task(self._app, name)
-            if len(self._named) > NAMED_MAX:
-                self._named.popitem(last=False)
-        return task
 
 
 class TaskOptionCache:

@@ -23,10 +23,7 @@ job_log = logging.getLogger("headway.jobs")
 
 CLASSES_MAX = 1_000  # Combinations of task, lane, tenant and attempt whose text is kept; tenants may be many.
 _SHOWN = itemgetter(
-    *map(
-        Lease._fields.index,
-        ("job_id", "task", "lane", "tenant", "attempts", "trace_id", "started_at", "eligible_at"),
-    )
+    *map(Lease._fields.index, ("job_id", "task", "lane", "tenant", "attempts", "trace_id", "started_at", "eligible_at"))
 )
 
 

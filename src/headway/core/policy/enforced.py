@@ -49,10 +49,7 @@ def pausing(lane: str | None, task: str | None, tenant: str | None) -> Callable[
     if lane is None and task is None and tenant is None:
         return lambda paused: replace(paused, everything=True)
     return lambda paused: replace(
-        paused,
-        lanes=_with(paused.lanes, lane),
-        tasks=_with(paused.tasks, task),
-        tenants=_with(paused.tenants, tenant),
+        paused, lanes=_with(paused.lanes, lane), tasks=_with(paused.tasks, task), tenants=_with(paused.tenants, tenant)
     )
 
 

@@ -79,10 +79,7 @@ _GROWTH = partial(number, least=1, most=GROWTH_MAX)
 WEIGHT = partial(number, least=WEIGHT_MIN, most=WEIGHT_MAX)
 _ENDED = ("completed", "failed", "cancelled", "dead_letter")
 
-POLICY = (
-    Key("max_depth", "max_depth", whole),
-    Key("crash_limit", "crash_limit", partial(whole, least=1)),
-)
+POLICY = (Key("max_depth", "max_depth", whole), Key("crash_limit", "crash_limit", partial(whole, least=1)))
 LANE = (
     Key("level", "level", partial(whole, most=LEVEL_MAX)),
     Key("weight", "weight", WEIGHT, plain),

@@ -87,7 +87,7 @@ def plan(
     """
     if free <= 0:
         return Plan()
-    lines = sorted(_lines(snapshot, offers, policy), key=lambda line: (line.lane.level, line.name))
+    lines = _lines(snapshot, offers, policy)
     clocks = clocks or ShareClocks()
     below = max(0, min(free, free_below))
     whole: set[ClassKey] = set()
@@ -112,7 +112,7 @@ def make_room(
     if running is None or len(running.counts) != len(ladder.rungs):
         return ()
     queue: list[str] = []
-    for line in sorted(_lines(snapshot, offers, policy), key=lambda line: (line.lane.level, line.name)):
+    for line in _lines(snapshot, offers, policy):
         for view in line.views:
             if view.blocked != "paused" and rung_index(ladder, view.key.rung) is not None:
                 queue += [view.key.rung or ""] * min(view.waiting, running.slots)
@@ -120,8 +120,13 @@ def make_room(
 
 
 def service_order(snapshot: Snapshot, offers: frozenset[str], policy: Policy) -> list[list[LaneView]]:
-    """Return the lanes in the order in which a plan would serve them. Lanes that compete are in one group."""
-    return list(_groups(_lines(snapshot, offers, policy), policy))
+    """Return the lanes in the order of service. Lanes of one group compete, the natives of its level first."""
+    rest = [line for line in _lines(snapshot, offers, policy) if line.waiting]
+    groups: list[list[LaneView]] = []
+    while rest:
+        groups.append(_competing(rest, policy))
+        rest = [line for line in rest if line not in groups[-1]]
+    return groups
 
 
 def competitions(
@@ -132,8 +137,7 @@ def competitions(
     A lane that has risen competes at every level from there on down, and at each only as long as a native does.
     With absolute promotion, lanes that have risen come before the natives.
     """
-    lines = _lines(snapshot, offers, policy)
-    rest = sorted((line for line in lines if line.waiting), key=lambda line: (line.lane.level, line.name))
+    rest = [line for line in _lines(snapshot, offers, policy) if line.waiting]
     found: list[tuple[list[LaneView], list[LaneView]]] = []
     while rest:
         group = _competing(rest, policy)
@@ -169,36 +173,24 @@ def effective_lane(policy: Policy, job: JobRecord, now_at: int) -> str:
 
 
 def _lines(snapshot: Snapshot, offers: frozenset[str], policy: Policy) -> list[LaneView]:
+    """Return the lanes that a worker with these offers can serve, by level and name."""
     by_lane: dict[str, list[ClassView]] = {}
     for view in snapshot.classes:
         needs = view.key.needs
         if not needs or offers.issuperset(needs) or serves(needs, offers):
             by_lane.setdefault(view.key.lane, []).append(view)
-    return [_line(name, views, snapshot.now_at, policy) for name, views in by_lane.items()]
+    lines = [_line(name, views, snapshot.now_at, policy) for name, views in by_lane.items()]
+    return sorted(lines, key=lambda line: (line.lane.level, line.name))
 
 
 def _line(name: str, views: list[ClassView], now_at: int, policy: Policy) -> LaneView:
     lane = lane_of(policy, name)
     if len(views) > 1:
-        views.sort(key=_by_place)
+        views.sort(key=lambda view: (view.head_key, view.key.needs, view.key.rung or "", view.key.persist))
     claimable = [view for view in views if view.waiting and view.blocked is None]
     since_at = [view.oldest_at for view in claimable if view.oldest_at is not None]
     level = risen_level(lane, now_at - min(since_at)) if since_at else lane.level
     return LaneView(name, lane, level, views, claimable, sum([view.waiting for view in claimable]))
-
-
-def _by_place(view: ClassView) -> tuple[int, tuple[str, ...], str, bool]:
-    key = view.key
-    return (view.head_key, key.needs, key.rung or "", key.persist)
-
-
-def _groups(lines: Sequence[LaneView], policy: Policy) -> Iterator[list[LaneView]]:
-    """Yield the lanes in the order of service. Lanes of one group compete, the natives of its level first."""
-    rest = sorted((line for line in lines if line.waiting), key=lambda line: (line.lane.level, line.name))
-    while rest:
-        group = _competing(rest, policy)
-        yield group
-        rest = [line for line in rest if line not in group]
 
 
 def _competing(claimable: Sequence[LaneView], policy: Policy) -> list[LaneView]:
@@ -218,7 +210,7 @@ def _serve(rest: Sequence[LaneView], free: int, now_at: int, policy: Policy, clo
         for line in rest:  # A class that looked empty may have jobs since.
             if not line.waiting and line.lane.level <= native and not line.named:
                 line.named = True
-                yield from _whole(line, free)
+                yield from (Take(view.key, free, below_reserve=False) for view in line.views)
         aged = [line for line in group if line.level < line.lane.level]
         if policy.promotion == "absolute" and aged and len(claimable) > 1:
             yield from _by_age(group, claimable, free, now_at)
@@ -232,10 +224,6 @@ def _serve(rest: Sequence[LaneView], free: int, now_at: int, policy: Policy, clo
             yield from _in_lane(group[0], free, clocks)
         else:
             left -= yield from _shared(group, left, sharers, clocks)
-
-
-def _whole(line: LaneView, free: int) -> Iterator[Take]:
-    return (Take(view.key, free, below_reserve=False) for view in line.views)
 
 
 def _shared(

@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any
 
 from headway.core.errors import PolicyError, PolicyProblem
-from headway.core.job import RetryRule
 from headway.core.policy import keys
 from headway.core.policy.document import (
     BUILT_IN,
@@ -57,26 +56,29 @@ def _read(table: TableReader) -> Policy:
     default_lane = table.read("default_lane", default, partial(keys.word, known=list(lanes), what="a lane: "))
     reserve = _read_reserve(table.table("reserve"), list(lanes))
     bounds = table.fields(keys.POLICY, BUILT_IN)
-    retry, growth = _read_retry(table.table("retry"))
+    retries = table.table("retry")
+    retry = BUILT_IN.retry._replace(**retries.fields(keys.RETRY, BUILT_IN.retry))
+    growth = retries.close(retries.fields(keys.GROWTH, BUILT_IN))
     ladder = _read_ladder(table.table("ladder"))
-    policy = Policy(
-        lanes=MappingProxyType(lanes),
-        default_lane=default_lane,
-        promotion=promotion,
-        reserve=reserve,
-        ladder=ladder,
-        tenants=_read_tenants(table.table("tenants")),
-        retry=retry,
-        keep=_read_keep(table.table("keep")),
-        limits=MappingProxyType({name: _read_limit(name, limit) for name, limit in table.tables("limits")}),
-        tasks=MappingProxyType(
-            {name: _read_task(name, task, list(lanes), ladder) for name, task in table.tables("tasks")}
-        ),
-        **bounds,
-        **growth,
+    tenants, keep = _read_tenants(table.table("tenants")), table.table("keep")
+    return table.close(
+        Policy(
+            lanes=MappingProxyType(lanes),
+            default_lane=default_lane,
+            promotion=promotion,
+            reserve=reserve,
+            ladder=ladder,
+            tenants=tenants,
+            retry=retry,
+            keep=keep.close(Keep(**keep.fields(keys.KEEP, BUILT_IN.keep))),
+            limits=MappingProxyType({name: _read_limit(name, limit) for name, limit in table.tables("limits")}),
+            tasks=MappingProxyType(
+                {name: _read_task(name, task, list(lanes), ladder) for name, task in table.tables("tasks")}
+            ),
+            **bounds,
+            **growth,
+        )
     )
-    table.close()
-    return policy
 
 
 def _read_lanes(table: TableReader) -> dict[str, Lane]:
@@ -91,9 +93,8 @@ def _read_lanes(table: TableReader) -> dict[str, Lane]:
 
 def _read_lane(table: TableReader) -> Lane:
     table.need("level", f"a whole number from 0 to {keys.LEVEL_MAX}")
-    lane = Lane(**table.fields(keys.LANE, _USUAL_LANE), promote_after_ms=_read_thresholds(table, "promote_after"))
-    table.close()
-    return lane
+    fields = table.fields(keys.LANE, _USUAL_LANE)
+    return table.close(Lane(**fields, promote_after_ms=_read_thresholds(table, "promote_after")))
 
 
 def _read_thresholds(table: TableReader, key: str) -> tuple[int, ...]:
@@ -117,17 +118,7 @@ def _read_reserve(table: TableReader, lanes: Sequence[str]) -> Reserve:
             table.error("lanes", f"expected a lane: {', '.join(lanes)}, found {name!r}{did_you_mean(name, lanes)}", at)
     if slots and not given:
         table.error("lanes", "expected the lanes that may fill the reserved slots, found none")
-    reserve = Reserve(frozenset(given), slots, **table.fields(keys.RESERVE, usual))
-    table.close()
-    return reserve
-
-
-def _read_retry(table: TableReader) -> tuple[RetryRule, dict[str, Any]]:
-    """Read the retry rule, and the fields of the policy that stand in the same table."""
-    rule = BUILT_IN.retry._replace(**table.fields(keys.RETRY, BUILT_IN.retry))
-    growth = table.fields(keys.GROWTH, BUILT_IN)
-    table.close()
-    return rule, growth
+    return table.close(Reserve(frozenset(given), slots, **table.fields(keys.RESERVE, usual)))
 
 
 def _read_ladder(table: TableReader) -> Ladder:
@@ -136,9 +127,7 @@ def _read_ladder(table: TableReader) -> Ladder:
         rung = _read_rung(row)
         _check_rung(row, rung, rungs)
         rungs.append(rung)
-    ladder = Ladder(tuple(rungs), **table.fields(keys.LADDER, BUILT_IN.ladder))
-    table.close()
-    return ladder
+    return table.close(Ladder(tuple(rungs), **table.fields(keys.LADDER, BUILT_IN.ladder)))
 
 
 def _read_rung(table: TableReader) -> Rung:
@@ -148,8 +137,7 @@ def _read_rung(table: TableReader) -> Rung:
     if name in (ELASTIC, INTERACTIVE):
         table.error("name", f"expected another name: {name!r} is a built-in duration")
     limit, percent = table.read("limit", (None, None), _read_rung_limit)
-    table.close()
-    return Rung(name, length_ms, limit, percent)
+    return table.close(Rung(name, length_ms, limit, percent))
 
 
 def _read_rung_limit(value: Any) -> tuple[int | None, float | None]:
@@ -181,20 +169,14 @@ def _check_rung(table: TableReader, rung: Rung, shorter: Sequence[Rung]) -> None
 
 def _read_tenants(table: TableReader) -> Tenants:
     weights, depths = table.table("weights"), table.table("max_depths")
-    tenants = Tenants(
-        default_weight=table.read("default_weight", 1, keys.WEIGHT),
-        weights=MappingProxyType({name: weights.read(name, 1, keys.WEIGHT) for name in weights.names()}),
-        max_depth=table.read("max_depth", 0, keys.whole),
-        max_depths=MappingProxyType({name: depths.read(name, 0, keys.whole) for name in depths.names()}),
+    return table.close(
+        Tenants(
+            default_weight=table.read("default_weight", 1, keys.WEIGHT),
+            weights=MappingProxyType({name: weights.read(name, 1, keys.WEIGHT) for name in weights.names()}),
+            max_depth=table.read("max_depth", 0, keys.whole),
+            max_depths=MappingProxyType({name: depths.read(name, 0, keys.whole) for name in depths.names()}),
+        )
     )
-    table.close()
-    return tenants
-
-
-def _read_keep(table: TableReader) -> Keep:
-    keep = Keep(**table.fields(keys.KEEP, BUILT_IN.keep))
-    table.close()
-    return keep
 
 
 def _read_limit(name: str, table: TableReader) -> LimitRule:
@@ -213,15 +195,11 @@ def _read_limit(name: str, table: TableReader) -> LimitRule:
     scope = table.read("scope", LIMIT_SCOPES[0], partial(keys.word, known=LIMIT_SCOPES))
     if table.has("scope") and by in (None, TENANT):
         table.error("scope", "expected none without a parameter in by; a scope says whose values are counted together")
-    rule = LimitRule(concurrency, count, period_ms, burst, by, table.texts("tasks"), scope)
-    table.close()
-    return rule
+    return table.close(LimitRule(concurrency, count, period_ms, burst, by, table.texts("tasks"), scope))
 
 
 def _read_task(name: str, table: TableReader, lanes: Sequence[str], ladder: Ladder) -> TaskRule:
     if "*" in name:
         table.wrong_here("expected the name of one task: only the tasks of a limit may be a pattern")
     durations = [*(rung.name for rung in ladder.rungs), ELASTIC, INTERACTIVE]
-    rule = TaskRule(**table.fields(keys.task_keys(lanes, durations), TaskRule()))
-    table.close()
-    return rule
+    return table.close(TaskRule(**table.fields(keys.task_keys(lanes, durations), TaskRule())))

@@ -51,12 +51,13 @@ class TableReader:
         if key not in self._data:
             self.error(key, f"expected {what}, found nothing")
 
-    def close(self) -> None:
-        """Report every unknown key, with the most similar known one."""
+    def close(self, made: T) -> T:
+        """Report every unknown key, with the most similar known one. Return what was made of the table."""
         for key in self._data:
             if key not in self._asked:
                 known = f" (known are {', '.join(self._asked)})"
                 self.error(key, f"unknown key{did_you_mean(key, self._asked) or known}")
+        return made
 
     def read(self, key: str, default: D, read: Callable[[Any], T]) -> T | D:
         """Read the value of a key."""

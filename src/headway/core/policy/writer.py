@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from headway.core.policy import keys
-from headway.core.policy.document import LIMIT_SCOPES, Lane, LimitRule, Policy, Rung, TaskRule
+from headway.core.policy.document import LIMIT_SCOPES, LimitRule, Policy, Rung
 from headway.core.policy.keys import Key, plain
 from headway.core.policy.units import write_rate, write_seconds
 
@@ -15,13 +15,16 @@ from headway.core.policy.units import write_rate, write_seconds
 def policy_data(policy: Policy) -> dict[str, Any]:
     """Return a policy as plain values with every key. Equal policies give equal data, in the same order."""
     lanes = sorted(policy.lanes.items(), key=lambda item: (item[1].level, item[0]))
-    reserve, ladder, tenants = policy.reserve, policy.ladder, policy.tenants
+    reserve, ladder, tenants, task_keys = policy.reserve, policy.ladder, policy.tenants, keys.task_keys()
     return {
         "promotion": policy.promotion,
         "default_lane": policy.default_lane,
         **_fields(policy, keys.POLICY),
         "reserve": {"lanes": sorted(reserve.lanes), "slots": reserve.slots, **_fields(reserve, keys.RESERVE)},
-        "lanes": {name: _lane_data(lane) for name, lane in lanes},
+        "lanes": {
+            name: _fields(lane, keys.LANE) | {"promote_after": [write_seconds(ms) for ms in lane.promote_after_ms]}
+            for name, lane in lanes
+        },
         "retry": _fields(policy.retry, keys.RETRY) | _fields(policy, keys.GROWTH),
         "ladder": {"rungs": [_rung_data(rung) for rung in ladder.rungs], **_fields(ladder, keys.LADDER)},
         "tenants": {
@@ -32,16 +35,13 @@ def policy_data(policy: Policy) -> dict[str, Any]:
         },
         "keep": _fields(policy.keep, keys.KEEP),
         "limits": {name: _limit_data(rule) for name, rule in sorted(policy.limits.items())},
-        "tasks": {name: _task_data(rule) for name, rule in sorted(policy.tasks.items())},
+        "tasks": {name: _given(**_fields(rule, task_keys)) for name, rule in sorted(policy.tasks.items())},
     }
 
 
 def _fields(part: object, written: Iterable[Key]) -> dict[str, Any]:
-    return {key.name: key.write(getattr(part, key.field)) for key in written}
-
-
-def _lane_data(lane: Lane) -> dict[str, Any]:
-    return _fields(lane, keys.LANE) | {"promote_after": [write_seconds(age_ms) for age_ms in lane.promote_after_ms]}
+    values = {key: getattr(part, key.field) for key in written}
+    return {key.name: None if value is None else key.write(value) for key, value in values.items()}
 
 
 def _rung_data(rung: Rung) -> dict[str, Any]:
@@ -59,10 +59,6 @@ def _limit_data(rule: LimitRule) -> dict[str, Any]:
         tasks=list(rule.tasks) or None,
         scope=None if rule.scope == LIMIT_SCOPES[0] else rule.scope,
     )
-
-
-def _task_data(rule: TaskRule) -> dict[str, Any]:
-    return _fields(rule, [key for key in keys.task_keys() if getattr(rule, key.field) is not None])
 
 
 def _given(**values: Any) -> dict[str, Any]:

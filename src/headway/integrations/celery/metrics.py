@@ -14,10 +14,7 @@ _GAUGES: dict[str, tuple[str, Callable[[QueueLoad], float]]] = {
         "Seconds of work that a queue is expected to have waiting or running.",
         lambda load: load.work_ms / 1_000,
     ),
-    "oldest_seconds": (
-        "For how long a queue's oldest task has waited.",
-        lambda load: (load.oldest_ms or 0) / 1_000,
-    ),
+    "oldest_seconds": ("For how long a queue's oldest task has waited.", lambda load: (load.oldest_ms or 0) / 1_000),
     "read": ("Whether a live worker reads a queue.", lambda load: int(load.read is not False)),
 }
 _COUNTERS = {

@@ -74,7 +74,7 @@ class TimeoutEnforcer:
             if registration is None or started_at + registration.grace_ms > now_at:
                 continue  # It is no HTTP worker, or its jobs started too recently for any timeout.
             leases = await self._store.leases(worker_id=worker_id, limit=registration.slots, payloads=False)
-            over = [lease for lease in leases if _ran_out_at(lease, registration) <= now_at]
+            over = [one for one in leases if one.started_at + one.limit_ms + registration.grace_ms <= now_at]
             if over:
                 await self._end(registration, over, now_at)
         await self._registry.forget_stops(now_at)
@@ -114,10 +114,6 @@ class RegistrationPruner:
             if settled and registration.worker_id not in kept:
                 await self._registry.forget(registration.worker_id)
         return None
-
-
-def _ran_out_at(lease: Lease, registration: Registration) -> int:
-    return lease.started_at + lease.limit_ms + registration.grace_ms
 
 
 def _timed_out(lease: Lease) -> TimedOut:

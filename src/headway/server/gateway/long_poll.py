@@ -28,12 +28,8 @@ from headway.server.gateway.session import PendingPoll, WorkerSession
 from headway.stores.base import Store
 
 SLOW_POLL = 1.0  # Seconds between exchanges while a poll waits, in case a wake-up is lost.
-READ_LEASES_EVERY = (
-    0.5  # Seconds between reads of a worker's leases while it polls; a cancel reaches it within a second.
-)
-READ_LEASES_IDLE_EVERY = (
-    10.0  # Seconds between these reads while it has no leases. Only another server could hand it one.
-)
+READ_LEASES_EVERY = 0.5  # Seconds between reads of a polling worker's leases; a cancel reaches it within a second.
+READ_LEASES_IDLE_EVERY = 10.0  # The same while it has no leases. Only another server could hand it one.
 PENDING_POLL_SECONDS = 1.0  # Maximum seconds of a poll while the worker has a pending cancel or drain.
 CLAIMED_AT_ONCE = 64  # Maximum jobs of one exchange.
 ANSWER_BYTES = 4 << 20  # Bytes of payload in one reply. Jobs beyond that stay queued.
@@ -91,7 +87,10 @@ class LongPoll:
         handed = ResultBatch(self._store, session, self._in_force.policy)
         if request.results or request.progress:
             await handed.prepare(request.results, request.progress)
-        given = None if request.claim_id is None else _claim_of(session.registration.worker_id, request.claim_id)
+        given: bytes | None = None
+        if request.claim_id is not None:  # The token includes the worker's id, so that two workers never share one.
+            named = f"{session.registration.worker_id}\0{request.claim_id}"
+            given = blake2b(named.encode(), digest_size=TOKEN_BYTES).digest()
         leases = await self._claimed_before(given)
         repeated = bool(leases) or (given is not None and session.spent == given)
         session.fresh = False
@@ -295,8 +294,3 @@ class LongPoll:
             timeout = min(timeout, self._next_due + 0.001)
         await wait_until_set(self._poll.wake, max(0.0, timeout))
         self._poll.wake.clear()
-
-
-def _claim_of(worker_id: str, claim_id: str) -> bytes:
-    """Return the token of a claim. It includes the worker's id, so that two workers never share one."""
-    return blake2b(f"{worker_id}\0{claim_id}".encode(), digest_size=TOKEN_BYTES).digest()

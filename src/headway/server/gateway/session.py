@@ -214,25 +214,20 @@ class WorkerSession:
         # Subscribe before the tasks start, so that no message is missed.
         jobs, changes = self._store.subscribe(worker_id), self._store.subscribe(worker_id + LEASE_CHANNEL)
         self._listeners = [
-            loop.create_task(self._follow(jobs, self._wake)),
-            loop.create_task(self._follow(changes, self._mark_leases_changed)),
+            loop.create_task(self._follow(jobs, changes=False)),
+            loop.create_task(self._follow(changes, changes=True)),
         ]
         self._leases_changed = True  # The leases may have changed while nothing was subscribed.
 
-    async def _follow(self, subscription: Subscription, act: Callable[[], None]) -> None:
-        """Act on messages of the store until cancelled."""
+    async def _follow(self, subscription: Subscription, *, changes: bool) -> None:
+        """Act on messages of the store until cancelled: new jobs, or with ``changes`` a cancel or a drain."""
         try:
             while True:
                 if await subscription.wait(60.0) is not None:
-                    act()
+                    if changes:
+                        self._leases_changed = True
+                    else:
+                        self.woken = True
                     self.wake_polls()
         finally:
             subscription.close()
-
-    def _wake(self) -> None:
-        """Record that a job was submitted which this worker can run."""
-        self.woken = True
-
-    def _mark_leases_changed(self) -> None:
-        """Record that a job of this worker was cancelled, or that the worker was drained."""
-        self._leases_changed = True

@@ -9,20 +9,10 @@ from headway.core.diagnostics import QueueDiagnostics, RunningJob
 from headway.core.job import ClassKey, JobId, JobRecord, NewJob, State, SubmitReply
 from headway.core.policy.document import HALTED
 from headway.core.policy.enforced import RuleIndex
-from headway.core.policy.ladder import (
-    ElasticJob,
-    RunningJobs,
-    RunningSession,
-    rung_index,
-)
+from headway.core.policy.ladder import ElasticJob, RunningJobs, RunningSession, rung_index
 from headway.core.policy.wait_reasons import WaitInterval
 from headway.core.snapshot import ClassView, Snapshot
-from headway.stores.base import (
-    RULES,
-    Document,
-    JobQuery,
-    check_same,
-)
+from headway.stores.base import RULES, Document, JobQuery, check_same
 from headway.stores.redis import codec
 from headway.stores.redis.layout import WAIT_INTERVAL
 from headway.stores.rule_codec import RuleReader
