@@ -9,7 +9,9 @@ import signal
 import socket
 import sys
 import uuid
+from pathlib import Path
 
+SUPERVISOR = Path(__file__).with_name("supervisor.py")  # A script, which runs without Headway.
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36

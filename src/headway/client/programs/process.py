@@ -16,7 +16,6 @@ from codecs import getincrementaldecoder
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import IO, NamedTuple, TypeVar
 
 import msgspec
@@ -26,12 +25,12 @@ from headway.client.programs.limits import Limits
 from headway.client.programs.output import Output
 from headway.client.programs.output_files import find_files, move_files, read_files
 from headway.core.errors import CommandFailed
+from headway.runtime.os_support import SUPERVISOR
 
 T = TypeVar("T")
 WriteOutput = Callable[[str, str], None]  # Takes the name of a stream, and text.
 Keep = Callable[[Output], None]  # Takes the output of a program that failed or was stopped.
 
-SUPERVISOR = Path(__file__).with_name("supervisor.py")
 PIECE = 1 << 16
 LAST_BYTES = 1.0  # Seconds to wait for the last output after every process of the program has ended.
 TAIL_LINES, TAIL_MAX = 20, 2_000

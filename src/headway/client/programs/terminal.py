@@ -13,9 +13,9 @@ import termios
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from headway.client.programs.process import SUPERVISOR
-from headway.client.programs.supervisor import TERMINAL
 from headway.runtime.bounded_wait import end_tasks
+from headway.runtime.os_support import SUPERVISOR
+from headway.runtime.supervisor import TERMINAL
 
 CHUNK = 32 << 10
 # The only variables passed on, because the worker's environment may hold passwords.

@@ -11,13 +11,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from headway.client.codec import decode_result
 from headway.core.errors import JobError
 from headway.core.log_event import LogEvent
 from headway.core.policy.retry import Crashed, Raised, Snoozed
+from headway.runtime.os_support import SUPERVISOR
 from headway.worker.active_job import ActiveJob
 from headway.worker.executors import wire
 from headway.worker.outcomes import TaskFailed, to_ms
@@ -25,7 +25,6 @@ from headway.worker.slot_table import Stop
 
 log = logging.getLogger("headway.worker")
 
-SUPERVISOR = Path(__file__).with_name("process_supervisor.py")
 STOP_GRACE = 1.0  # Seconds between asking a process to stop and killing it.
 START_TIMEOUT = 60.0  # Seconds for a process to start and load the app.
 
@@ -114,12 +113,14 @@ class _Child:
 
     @classmethod
     async def start(cls, hello: wire.LoadApp) -> _Child:
+        from headway.runtime.supervisor import JOBS  # Not at the start: Windows lacks what the supervisor imports.
+
         ours, theirs = socket.socketpair()
         until, link = os.pipe()
         number = str(theirs.fileno())
         command = [sys.executable, "-m", "headway.worker.executors.process_main", number]
         process = subprocess.Popen(  # noqa: ASYNC220, S603  (it returns at once, and runs only ourselves)
-            [sys.executable, "-I", "-S", str(SUPERVISOR), str(until), number, *command],
+            [sys.executable, "-I", "-S", str(SUPERVISOR), str(until), JOBS, number, *command],
             pass_fds=[theirs.fileno(), until],
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # A Ctrl-C on the terminal is for the parent alone.

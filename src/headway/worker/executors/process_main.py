@@ -22,8 +22,8 @@ from headway.core.errors import UnknownTask
 from headway.core.policy.retry import Raised, Returned, Snoozed
 from headway.observability.logs import configure_logs, flush_logs
 from headway.runtime.os_support import adopt_orphans, die_with_parent, hide_from_programs
+from headway.runtime.supervisor import children
 from headway.worker.executors import wire
-from headway.worker.executors.process_supervisor import children
 from headway.worker.outcomes import raised, returned
 
 

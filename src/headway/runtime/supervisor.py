@@ -1,4 +1,4 @@
-"""Supervises a program of a worker: starts it with its limits, ends all its processes, and removes its folder.
+"""Supervises a program of a worker, or the process of its jobs: starts it, and ends everything that it has started.
 
 Why a separate process? Limits must be set between fork and exec. ``preexec_fn`` may deadlock in a process with
 threads, and ``posix_spawn`` cannot set limits. A launcher that sets limits and then becomes the program would leave
@@ -26,6 +26,9 @@ The folder stays until the worker closes its side. If the worker does so before 
 The program of a session runs under a terminal. It has no folder, and its limits and words are arguments of the
 supervisor. The supervisor hangs the terminal up when the program ends or the worker closes its side: SIGHUP to every
 process that is left, SIGKILL after a grace. It exits with the code of the program, as shells do.
+
+The process of executor ``process`` has a supervisor, too. When this process or the runner ends, the supervisor kills
+everything that a job has started, and ends with the same exit code or signal.
 """
 
 import _signal  # type: ignore[import-not-found]  # pyright: ignore[reportMissingImports]
@@ -39,12 +42,13 @@ GRACE = 0.5  # Seconds between SIGTERM, or SIGHUP for a terminal, and SIGKILL.
 TICK = 0.05  # Seconds between checks of the folder and of the worker.
 ENTRIES_MAX = 10_000  # Files and folders that a program may have.
 DEPTH_MAX = 32  # Levels of folders that a program may have.
+RUNNER_TICK = 1.0  # Seconds between checks that a runner lives, since a process that it forked may keep the pipe open.
 OPEN_FILES = 256
 TERMINAL = "--terminal"
+JOBS = "--jobs"
 NOT_FOUND, NOT_STARTED = 127, 126  # The exit codes of shells for these cases.
 
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 
 class Spec:
@@ -63,6 +67,7 @@ def main() -> None:
     """Run one program. ``argv``: the descriptor of the link to the worker, and the parent of the program's folder.
 
     For a terminal: the descriptor, ``TERMINAL``, the CPU seconds, the bytes of memory, and the program's words.
+    For jobs: the descriptor, ``JOBS``, the descriptor of a socket that only their process needs, and its words.
     """
     link = int(sys.argv[1])
     os.set_inheritable(link, False)
@@ -71,6 +76,8 @@ def main() -> None:
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     if sys.argv[2] == TERMINAL:
         os._exit(_attend(link, *sys.argv[3:]))
+    if sys.argv[2] == JOBS:
+        _end_with(_guard(link, int(sys.argv[3]), sys.argv[4:]))
     os.umask(0o077)
     folder = f"{sys.argv[2]}/headway-{os.urandom(8).hex()}".encode()
     os.mkdir(folder, 0o700)
@@ -126,6 +133,43 @@ def _attend(link: int, cpu: str, memory: str, *argv: str) -> int:
     watch.hang_up()
     watch.end_all()
     return code
+
+
+def _guard(link: int, connection: int, command: list[str]) -> int:
+    """Run the process of jobs until it or the runner ends. SIGTERM is for that process. Return its exit code."""
+    _prctl(PR_SET_DUMPABLE, 0)  # The environment of this process holds the worker's secrets.
+    runner, wake = os.getppid(), _watch_children()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            _prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)
+            _reset_signals()
+            os.execv(command[0], command)
+        finally:
+            os._exit(NOT_FOUND)
+    _signal.signal(_signal.SIGTERM, lambda *_: _kill(pid, _signal.SIGTERM))
+    os.close(connection)
+    watch = _ProgramWatch(pid, b"", None)
+    readable: list[int] = []
+    while not watch.ended and link not in readable and os.getppid() == runner:
+        readable, _, _ = select.select([link, wake], [], [], RUNNER_TICK)
+        if wake in readable:
+            os.read(wake, 4_096)
+        watch.reap()
+    if not watch.ended:
+        _kill(pid, _signal.SIGKILL)  # It may not have a group yet.
+    watch.end_all()
+    return watch.code
+
+
+def _end_with(code: int) -> None:
+    """End with the exit code or signal of another process."""
+    if code < 0:
+        if code != -_signal.SIGKILL:
+            _signal.signal(-code, _signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
 
 
 def _watch_children() -> int:
@@ -219,10 +263,10 @@ class _ProgramWatch:
         wait = 0.001
         while True:
             in_group = self._kill_group(_signal.SIGKILL)
-            children = _children()
-            for pid in children:
+            left = children()
+            for pid in left:
                 _kill(pid, _signal.SIGKILL)
-            if not self.reap() or (not children and not in_group):
+            if not self.reap() or (not left and not in_group):
                 return
             time.sleep(wait)
             wait = min(2 * wait, TICK)
@@ -343,13 +387,16 @@ def _kill(pid: int, number: int) -> None:
         pass
 
 
-def _children() -> list[int]:
-    """Return the children of this process. On Linux they include orphaned descendants."""
+def children() -> list[int]:
+    """Return the child processes, including adopted orphans. The list is empty except on Linux."""
+    found: list[int] = []
     try:
-        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
-            return [int(pid) for pid in file.read().split()]
+        for thread in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{thread}/children", "rb") as file:
+                found += map(int, file.read().split())
     except OSError:
-        return []
+        pass
+    return found
 
 
 def _measure(folder: bytes) -> tuple[int, bool]:
