@@ -24,21 +24,10 @@ NOTHING = "–"
 ID_LEAST = 8  # Characters of a short id. The end of an id is random; its beginning is the time of the submit.
 
 STYLES = {
-    "completed": "green",
-    "failed": "red",
-    "dead_letter": "red",
-    "cancelled": "yellow",
-    "executing": "cyan",
-    "started": "cyan",
-    "retried": "yellow",
-    "lost": "yellow",
-    "active": "green",
-    "draining": "yellow",
-    "dead": "red",
-    "ok": "green",
-    "warning": "yellow",
-    "fail": "bold red",
-}
+    "completed": "green", "failed": "red", "dead_letter": "red", "cancelled": "yellow", "executing": "cyan",
+    "started": "cyan", "retried": "yellow", "lost": "yellow", "active": "green", "draining": "yellow", "dead": "red",
+    "ok": "green", "warning": "yellow", "fail": "bold red",
+}  # fmt: skip
 
 
 def clean(text: str, *, lines: bool = False) -> str:
@@ -201,13 +190,12 @@ def per_minute(stats: Stats) -> dict[str, float]:
     return {what: round(count / minutes, 1) for what, count in stats.last_minute.items()}
 
 
-def console(*, stderr: bool = False, most: int = WIDE) -> Console:
+def console(*, most: int = WIDE) -> Console:
     """Return a console that takes no text for markup. Not a terminal: ``most`` columns, so that nothing is cut."""
     from rich.console import Console
 
-    stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else most
-    return Console(file=stream, markup=False, emoji=False, highlight=False, soft_wrap=False, width=width)
+    width = None if sys.stdout.isatty() else most
+    return Console(file=sys.stdout, markup=False, emoji=False, highlight=False, soft_wrap=False, width=width)
 
 
 def text(value: object, style: str = "", *, lines: bool = False) -> Text:

@@ -159,10 +159,10 @@ def log_up(up: RunnerReady, _: Store | None = None) -> None:
 
     where = {"server": up.server} if up.server else {"store": mask(up.store), "namespace": up.namespace}
     facts = {
-        "worker": up.worker_id,
+        "worker": up.worker.worker_id,
         **where,
-        "slots": up.slots,
-        "reserved": up.reserved,
-        "tasks": sum(offer.startswith("task:") for offer in up.offers),
+        "slots": up.worker.slots,
+        "reserved": up.worker.reserved,
+        "tasks": sum(offer.startswith("task:") for offer in up.worker.offers),
     }
     log.info(LogEvent("worker.up", **facts))

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from headway.client.job_reader import JobReader
 from headway.client.settings import seconds
@@ -27,7 +27,7 @@ from headway.estimates.forecaster import Forecaster
 from headway.observability.traces import shown_trace
 from headway.security.audited_store import audited
 from headway.stores.base import JobQuery, PreparedSubmit, Stats, Store
-from headway.stores.paging import get_in_steps
+from headway.stores.paging import get_in_steps, without_values
 
 log = logging.getLogger("headway.jobs")
 
@@ -232,20 +232,16 @@ class Client:
 
 async def _move(store: Store, job_ids: Sequence[JobId], move: Move) -> list[State | None]:
     """Move jobs to other states, and log each job whose state has changed."""
-    before: list[tuple[State, dict[str, Any]] | None] = []
+    before: list[JobRecord | None] = []
     if log.isEnabledFor(logging.INFO):
-        jobs = get_in_steps(store.get, job_ids)
-        before = [None if job is None else (job.state, _facts(job)) async for job in jobs]
+        before = [job and without_values(job) async for job in get_in_steps(store.get, job_ids)]
     after = await move(job_ids)
-    for known, state in zip(before, after, strict=False):
-        if known is not None and state is not None and state is not known[0]:
-            log.info(LogEvent(f"job.{state.value}", **known[1]))
+    for job, state in zip(before, after, strict=False):
+        if job is not None and state is not None and state is not job.state:
+            facts = {"job": job.job_id, "task": job.task, "lane": job.lane}
+            trace_id = shown_trace(job.trace_id, job.job_id)
+            log.info(LogEvent(f"job.{state.value}", **facts, trace_id=trace_id, reason="by hand"))
     return after
-
-
-def _facts(job: JobRecord) -> dict[str, Any]:
-    trace_id = shown_trace(job.trace_id, job.job_id)
-    return {"job": job.job_id, "task": job.task, "lane": job.lane, "trace_id": trace_id, "reason": "by hand"}
 
 
 class _StoreHandle:

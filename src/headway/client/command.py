@@ -94,8 +94,11 @@ class Command:
         """Build the program for one run."""
         from headway.client.programs.process import Program  # Only workers need this import.
 
-        files = self._files(values.get(FILES, {}))
-        folder = None if self.artifacts is None else f"{self.artifacts}/{_run_name()}"
+        files, folder = self._files(values.get(FILES, {})), None
+        if self.artifacts is not None:  # No other attempt of any job uses the folder.
+            context = current.get()
+            run = uuid.uuid4().hex if context is None else f"{context.job_id}.{context.epoch}"
+            folder = f"{self.artifacts}/{run}"
         return Program(self.fill(values), files, self.limits, self.env, self.collect, self.stdin, largest, folder)
 
     def _files(self, given: object) -> dict[str, File]:
@@ -129,13 +132,13 @@ class Command:
 
     def _signature(self) -> inspect.Signature:
         keyword = inspect.Parameter.KEYWORD_ONLY
-        parameters = [inspect.Parameter(name, keyword, annotation=self._kind(name)) for name in self.parameters]
+        kinds: dict[str, Any] = {name: Literal[tuple(values)] for name, values in self.choices.items()}
+        parameters = [
+            inspect.Parameter(name, keyword, annotation=kinds.get(name, str | int | float)) for name in self.parameters
+        ]
         default: Any = {} if self.stdin is None else inspect.Parameter.empty
         parameters.append(inspect.Parameter(FILES, keyword, default=default, annotation=dict[str, File]))
         return inspect.Signature(parameters, return_annotation=Output)
-
-    def _kind(self, name: str) -> Any:
-        return Literal[tuple(self.choices[name])] if name in self.choices else str | int | float
 
 
 class CommandSignature(Signature):
@@ -167,12 +170,6 @@ class CommandSignature(Signature):
         if choices is not None:
             return {"enum": list(choices)}
         return {"anyOf": [{"type": "string"}, {"type": "integer"}, {"type": "number"}]}
-
-
-def _run_name() -> str:
-    """Return the name of this run's artifact folder, which no other attempt of any job uses."""
-    context = current.get()
-    return uuid.uuid4().hex if context is None else f"{context.job_id}.{context.epoch}"
 
 
 def _check_choices(choices: Choices, names: Sequence[str]) -> None:

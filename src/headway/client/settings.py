@@ -27,6 +27,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 ALIASES = {"MAX_CONCURRENT_TASKS": "slots", "HIGH_PRIORITY_RESERVED": "reserved"}
 # Read by the command line or by integrations, not by an app.
 OTHER_VARIABLES = frozenset({"HEADWAY_APP", "HEADWAY_FAILPOINT", "HEADWAY_LOG_LEVEL"})
+KUBERNETES = ("HEADWAY_SERVICE_", "HEADWAY_PORT_")  # It sets such variables for a service called headway.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,11 @@ class Settings:
                 "with no slot left for other lanes they would never run",
                 setting="reserved",
             )
-        check_token_rate(self.token_rate)
+        try:
+            if self.token_rate != UNLIMITED:
+                parse_rate(self.token_rate)
+        except ValueError as problem:
+            raise ConfigError(f"token_rate: {problem}, or {UNLIMITED!r}", setting="token_rate") from None
         positive = ("heartbeat", "dead_after", "confirm", "poll", "payload_max", "http_payload_max", "store_timeout")
         for name in (*positive, "token_streams", "token_workers"):
             if getattr(self, name) <= 0:
@@ -142,7 +147,7 @@ def gather(
     file = (folder or Path.cwd()) / FILE
     for name, value in _read_file(file).items():
         _check_name(name, str(file))
-        found[name] = (_convert(name, value, f"{file}, {name}"), str(file))
+        found[name] = (_READER_OF[name](value, f"{file}, {name}"), str(file))
     for variable, text in environment.items():
         name = ALIASES.get(variable) or variable.removeprefix("HEADWAY_").lower()
         if variable in ALIASES or (variable.startswith("HEADWAY_") and name in _NAMES):
@@ -150,13 +155,13 @@ def gather(
                 continue  # Kubernetes sets HEADWAY_PORT this way for a service called headway.
             if variable in ALIASES and f"HEADWAY_{name.upper()}" in environment:
                 continue
-            found[name] = (_convert(name, text, variable), variable)
-        elif variable.startswith("HEADWAY_") and variable not in OTHER_VARIABLES and not _from_kubernetes(variable):
+            found[name] = (_READER_OF[name](text, variable), variable)
+        elif variable.startswith("HEADWAY_") and not (variable in OTHER_VARIABLES or variable.startswith(KUBERNETES)):
             _warn_once(variable, f"{variable} is not a setting of Headway{_suggestion(name, 'HEADWAY_')}")
     for name, value in (given or {}).items():
         _check_name(name, "the app's arguments")
         if value is not None:
-            found[name] = (_convert(name, value, name), "argument")
+            found[name] = (_READER_OF[name](value, name), "argument")
     return found
 
 
@@ -172,15 +177,6 @@ def _warn_once(variable: str, message: str) -> None:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "headway":
         level, frame = level + 1, frame.f_back
     warnings.warn(message, stacklevel=level)
-
-
-def check_token_rate(rate: str, what: str = "token_rate") -> None:
-    """Raise ``ConfigError`` for an invalid rate of submits."""
-    if rate != UNLIMITED:
-        try:
-            parse_rate(rate)
-        except ValueError as problem:
-            raise ConfigError(f"{what}: {problem}, or {UNLIMITED!r}", setting=what) from None
 
 
 def read_probe_address(address: str) -> tuple[str, int]:
@@ -214,10 +210,6 @@ def _check_name(name: str, where: str) -> None:
 def _suggestion(name: str, prefix: str = "") -> str:
     known = [prefix + known.upper() if prefix else known for known in _NAMES]
     return did_you_mean(prefix + name.upper() if prefix else name, known) or f"; known are {', '.join(known)}"
-
-
-def _from_kubernetes(variable: str) -> bool:
-    return variable.startswith(("HEADWAY_SERVICE_", "HEADWAY_PORT_"))
 
 
 def seconds(value: object, what: str) -> float:
@@ -275,7 +267,3 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "tuple[str, ...]": _names,
 }
 _READER_OF = {field.name: _READERS[str(field.type)] for field in fields(Settings)}
-
-
-def _convert(name: str, value: Any, where: str) -> Any:
-    return _READER_OF[name](value, where)

@@ -113,17 +113,14 @@ class Watcher:
                 loop.create_task(self._read_marked()),
             ]
 
-    def _mark_dirty(self, job_id: JobId) -> None:
-        self._dirty[job_id] = None
-        self._asked.set()
-
     async def _mark_notified(self, subscription: Subscription) -> None:
         """Mark the jobs that the store notifies of. Ends on cancellation."""
         while True:
             notified = await subscription.wait(60.0)
             for job_id in notified or (() if notified is None else list(self._watched)):
                 if job_id in self._watched:
-                    self._mark_dirty(job_id)
+                    self._dirty[job_id] = None
+                    self._asked.set()
 
     async def _read_marked(self) -> None:
         """Read the marked jobs, and at intervals all watched jobs. Ends on cancellation."""

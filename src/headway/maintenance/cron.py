@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 
@@ -12,7 +13,7 @@ from headway.core.cron import next_tick, parse_cron, ticks_between
 from headway.core.errors import HeadwayError, StoreError
 from headway.core.job import NewJob
 from headway.core.log_event import LogEvent
-from headway.policy_store.catalogue import DAMAGED, CronDocument, CronReader, mark_ticked, read_crons
+from headway.policy_store.catalogue import DAMAGED, JOB_FIELDS, CronDocument, CronReader, mark_ticked, read_crons
 from headway.runtime.job_ids import new_job_id
 from headway.stores.base import Store
 
@@ -82,19 +83,7 @@ def _due(cron: CronDocument, passed: list[int], now_at: int) -> list[int]:
 
 
 def _job(cron: CronDocument, tick_at: int) -> NewJob:
-    return NewJob(
-        job_id=new_job_id(),
-        task=cron.task,
-        payload=cron.payload,
-        digest=b"",  # The idempotency key already identifies the job.
-        lane=cron.lane,
-        max_retries=cron.max_retries,
-        timeout_ms=cron.timeout_ms,
-        needs=cron.needs,
-        retry=cron.retry,
-        idempotency_key=f"cron:{cron.task}:{tick_at}",
-        unique_key=cron.unique_key,
-        rung=cron.rung,
-        tenant=cron.tenant,
-        limits=cron.limits,
-    )
+    own: dict[str, Any] = {name: getattr(cron, name) for name in JOB_FIELDS}
+    # No digest: the idempotency key already identifies the job.
+    key = f"cron:{cron.task}:{tick_at}"
+    return NewJob(job_id=new_job_id(), task=cron.task, digest=b"", idempotency_key=key, **own)

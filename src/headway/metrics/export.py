@@ -40,7 +40,8 @@ def store_families(stats: Stats, policy: Policy) -> Iterator[MetricFamily]:
     waiting = _by("priority", {name: lane.waiting for name, lane in lanes.items()})
     delayed = _by("priority", {name: lane.delayed for name, lane in lanes.items()})
     executing = _by("priority", {name: lane.executing for name, lane in lanes.items()})
-    ages = {name: _age(lane, stats.now_at) for name, lane in lanes.items()}
+    since_at = {name: stats.now_at if lane.oldest_at is None else lane.oldest_at for name, lane in lanes.items()}
+    ages = {name: max(0, stats.now_at - at) / 1_000 for name, at in since_at.items()}
     oldest = "How long the longest-waiting task of a lane has waited, without blocked tasks."
     yield gauges("queue_depth", "Tasks waiting: neither delayed nor executing.", waiting)
     yield gauges("headway_queue_delayed", "Tasks not due yet.", delayed)
@@ -56,7 +57,12 @@ def store_families(stats: Stats, policy: Policy) -> Iterator[MetricFamily]:
         "Tasks by status now; of completed ones, all there ever were, since they are kept for a while only.",
         _by("status", _states(stats, lanes)),
     )
-    yield from _flow(stats.totals)
+    totals = stats.totals
+    yield _counter("headway_tasks_submitted", "Tasks submitted.", totals.get("submitted", 0))
+    yield _counter("headway_tasks_claimed", "Tasks claimed, each attempt by itself.", totals.get("claimed", 0))
+    ended = {end: totals.get(end, 0) + totals.get(f"transient_{end}", 0) for end in ENDED}
+    yield counters("headway_tasks_finished", "Tasks ended, by how; transient ones too.", _by("status", ended))
+    yield _counter("tasks_dlq", "Tasks that became dead letters.", totals.get(State.DEAD_LETTER, 0))
     yield _gauge("headway_dead_letters", "Dead letters that are kept.", stats.kept.get(State.DEAD_LETTER, 0))
     yield from _workers(stats, lanes, policy)
     yield gauges(
@@ -109,25 +115,19 @@ def _states(stats: Stats, lanes: Mapping[str, LaneStats]) -> dict[str, int]:
     }
 
 
-def _flow(totals: Mapping[str, int]) -> Iterator[MetricFamily]:
-    yield _counter("headway_tasks_submitted", "Tasks submitted.", totals.get("submitted", 0))
-    yield _counter("headway_tasks_claimed", "Tasks claimed, each attempt by itself.", totals.get("claimed", 0))
-    ended = {end: totals.get(end, 0) + totals.get(f"transient_{end}", 0) for end in ENDED}
-    yield counters("headway_tasks_finished", "Tasks ended, by how; transient ones too.", _by("status", ended))
-    yield _counter("tasks_dlq", "Tasks that became dead letters.", totals.get(State.DEAD_LETTER, 0))
-
-
 def _workers(stats: Stats, lanes: Mapping[str, LaneStats], policy: Policy) -> Iterator[MetricFamily]:
     live = stats.live_workers
     states = {state.value: sum(worker.state is state for worker in stats.workers) for state in WorkerState}
     yield gauges("workers_total", "Workers by state; dead ones are remembered for an hour.", _by("status", states))
     slots, used = sum(worker.slots for worker in live), _running(live)
     filled = used / slots if slots else 0
+    pool = policy.reserve.scope == "pool"
+    reserved = policy.reserve.slots if pool else sum(worker.reserved for worker in live)
     yield _gauge("worker_capacity_used_ratio", "The part of all slots of live workers that is filled.", filled)
     yield gauges(
         "headway_slots",
         "Slots of live workers: all, those filled, and those kept for lanes of the reserve.",
-        _by("kind", {"total": slots, "used": used, "reserved": _reserved(live, policy)}),
+        _by("kind", {"total": slots, "used": used, "reserved": reserved}),
     )
     yield _gauge(
         "headway_reserved_idle_slots",
@@ -150,10 +150,6 @@ def idle_reserve(live: Sequence[WorkerInfo], lanes: Mapping[str, LaneStats], pol
     return sum(free for free, reserved in free_slots if free <= reserved)
 
 
-def _reserved(live: Sequence[WorkerInfo], policy: Policy) -> int:
-    return policy.reserve.slots if policy.reserve.scope == "pool" else sum(worker.reserved for worker in live)
-
-
 def _running(workers: Iterable[WorkerInfo]) -> int:
     return sum(worker.running for worker in workers)
 
@@ -163,33 +159,12 @@ def counted_families(document: MetricsDocument, policy: Policy, tasks: Collectio
     lanes = [*policy.lanes]
     for what, (name, text, labels) in _HISTOGRAMS.items():
         yield _histograms(name, text, document, what, labels, lanes)
-    yield _by_reason("task_retries", "Attempts after which a task goes again.", document, recorder.RETRIES, lanes)
-    yield _by_reason("tasks_failed", "Tasks that ended as failed or dead_letter.", document, recorder.FAILURES, lanes)
-    yield _by_reason(
-        "headway_tasks_released", "Tasks given back with no attempt used.", document, recorder.RELEASES, lanes
-    )
+    for what, (name, text) in _BY_REASON.items():
+        yield _by_reason(name, text, document, what, lanes)
     yield _by_task(document, tasks)
     yield from _estimates(document, lanes)
-    yield _counter(
-        "worker_heartbeat_failures",
-        "Renewals that a store did not take, and workers that sent none until their leases ran out.",
-        document.counters.get(recorder.HEARTBEAT_FAILURES, 0),
-    )
-    yield _counter(
-        "headway_exchange_failures",
-        "Exchanges that a store did not take.",
-        document.counters.get(recorder.STORE_ERRORS, 0),
-    )
-    yield _counter(
-        "headway_log_lines_dropped",
-        "Log lines that a blocked or failing standard error has lost.",
-        document.counters.get(recorder.LOG_DROPPED, 0),
-    )
-    yield _counter(
-        "headway_reserved_idle_seconds",
-        "Slot-seconds idle for lanes of the reserve while tasks of other lanes waited.",
-        document.counters.get(recorder.RESERVED_IDLE, 0) / 1_000,
-    )
+    for what, (name, text, unit) in _COUNTERS.items():
+        yield _counter(name, text, document.counters.get(what, 0) / unit)
 
 
 _HISTOGRAMS: dict[str, tuple[str, str, tuple[str, ...]]] = {
@@ -213,6 +188,29 @@ _HISTOGRAMS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
 }
 
+_BY_REASON = {
+    recorder.RETRIES: ("task_retries", "Attempts after which a task goes again."),
+    recorder.FAILURES: ("tasks_failed", "Tasks that ended as failed or dead_letter."),
+    recorder.RELEASES: ("headway_tasks_released", "Tasks given back with no attempt used."),
+}
+_COUNTERS = {  # With the number of recorded units in one of the metric.
+    recorder.HEARTBEAT_FAILURES: (
+        "worker_heartbeat_failures",
+        "Renewals that a store did not take, and workers that sent none until their leases ran out.",
+        1,
+    ),
+    recorder.STORE_ERRORS: ("headway_exchange_failures", "Exchanges that a store did not take.", 1),
+    recorder.LOG_DROPPED: (
+        "headway_log_lines_dropped",
+        "Log lines that a blocked or failing standard error has lost.",
+        1,
+    ),
+    recorder.RESERVED_IDLE: (
+        "headway_reserved_idle_seconds",
+        "Slot-seconds idle for lanes of the reserve while tasks of other lanes waited.",
+        1_000,
+    ),
+}
 _REASONS: dict[str, tuple[str, ...]] = {
     recorder.RETRIES: recorder.RETRY_REASONS,
     recorder.FAILURES: (*recorder.FAILURE_REASONS, OTHER),
@@ -245,15 +243,10 @@ def _by_lane(document: MetricsDocument, what: str, lanes: Sequence[str]) -> dict
     for key, count in document.counters.items():
         kind, *given = key.split("|", 1)
         if kind == what and given:
-            label, lane = ("", given[0]) if what == recorder.SCORED else _two(given[0])
+            label, _, lane = ("", "", given[0]) if what == recorder.SCORED else given[0].partition("|")
             at = (label, lane if lane in lanes else OTHER)
             counts[at] = counts.get(at, 0) + count
     return counts
-
-
-def _two(text: str) -> tuple[str, str]:
-    label, _, lane = text.partition("|")
-    return label, lane
 
 
 def _by_reason(name: str, text: str, document: MetricsDocument, what: str, lanes: Sequence[str]) -> MetricFamily:
@@ -329,10 +322,6 @@ def _by_task(document: MetricsDocument, tasks: Collection[str]) -> MetricFamily:
     return MetricFamily(
         "headway_task_run_seconds", "summary", "Attempts by task: how many, and how long they ran.", samples
     )
-
-
-def _age(lane: LaneStats, now_at: int) -> float:
-    return 0 if lane.oldest_at is None else max(0, now_at - lane.oldest_at) / 1_000
 
 
 def _by(label: str, values: Mapping[str, float]) -> list[tuple[Labels, float]]:

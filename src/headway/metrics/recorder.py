@@ -313,7 +313,9 @@ class MetricsRecorder:
                 raise
             if version is not None:
                 self._version, self._published = version, body
-                self._forget_lost()
+                for job_id in self._overdue:  # Never reported since the last publication: their leases were lost.
+                    self.noted.pop(job_id, None)
+                self._overdue = list(self.noted)
                 return
             await self._catch_up(store)
 
@@ -322,12 +324,6 @@ class MetricsRecorder:
         await self.publish(store, last=True)
         if self._version:
             await compact(store, [self._document])
-
-    def _forget_lost(self) -> None:
-        """Remove runs that were noted before the last publication and never reported, since their lease was lost."""
-        for job_id in self._overdue:
-            self.noted.pop(job_id, None)
-        self._overdue = list(self.noted)
 
     @property
     def _document(self) -> str:
@@ -380,15 +376,13 @@ def _less(counted: MetricsDocument, before: MetricsDocument) -> MetricsDocument:
     if not before.counters and not before.rows:
         return counted
     counters = {key: count - before.counters.get(key, 0) for key, count in counted.counters.items()}
-    rows = {key: _row_less(row, before.rows.get(key)) for key, row in counted.rows.items()}
+    rows = dict(counted.rows)
+    for key in before.rows.keys() & rows.keys():
+        rows[key] = [count - earlier for count, earlier in zip(rows[key], before.rows[key], strict=True)]
     return MetricsDocument(
         counters={key: count for key, count in counters.items() if count},
         rows={key: row for key, row in rows.items() if any(row)},
     )
-
-
-def _row_less(row: Row, before: Row | None) -> Row:
-    return row if before is None else [count - before[at] for at, count in enumerate(row)]
 
 
 _NOTHING = encode(MetricsDocument())

@@ -111,14 +111,10 @@ async def output_events(store: Store, job: JobRecord, after: tuple[int, ...]) ->
     if output is None or output.epoch != job.epoch:
         return []
     return [
-        Event("output", chunk.at, job.job_id, _shown(chunk), place)
-        for chunk in output.chunks
-        if (place := output_place(job.epoch, chunk.at)) > after
+        Event("output", one.at, job.job_id, {"stream": one.stream, "offset": one.offset, "text": one.text}, place)
+        for one in output.chunks
+        if (place := output_place(job.epoch, one.at)) > after
     ]
-
-
-def _shown(chunk: Chunk) -> dict[str, object]:
-    return {"stream": chunk.stream, "offset": chunk.offset, "text": chunk.text}
 
 
 async def prune_output(store: Store) -> int:

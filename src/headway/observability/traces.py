@@ -131,8 +131,13 @@ class SubmitSpan:
         if not sent.is_valid:
             return
         carried = f"00-{sent.trace_id:032x}-{sent.span_id:016x}-{int(sent.trace_flags):02x}"
-        trace = carried[3:35]
-        self.jobs = [job._replace(trace_id=carried) if _may_carry(job.trace_id, trace) else job for job in jobs]
+        # The span may replace a job's trace id if the job has none, or one of the same trace.
+        self.jobs = [
+            job._replace(trace_id=carried)
+            if job.trace_id is None or shown_trace(job.trace_id, "") == carried[3:35]
+            else job
+            for job in jobs
+        ]
 
 
 def _parent(given: str | None) -> Context | None:
@@ -142,11 +147,6 @@ def _parent(given: str | None) -> Context | None:
     parts = parse_traceparent(given)
     current = trace.get_current_span().get_span_context()
     return None if parts is None or current.trace_id == parts[0] else _context_of(given)
-
-
-def _may_carry(trace_id: str | None, trace: str) -> bool:
-    """Return whether a span may replace a job's trace id: the job has none, or one of the same trace."""
-    return trace_id is None or shown_trace(trace_id, "") == trace
 
 
 class TracedRun(Protocol):

@@ -57,6 +57,10 @@ class CronDocument(msgspec.Struct, frozen=True, kw_only=True):
     ticked_at: int = 0
 
 
+# The fields that a cron hands on to its jobs, by the same names.
+JOB_FIELDS = (
+    "lane", "max_retries", "timeout_ms", "payload", "needs", "retry", "unique_key", "rung", "tenant", "limits",
+)  # fmt: skip
 _encode = msgspec.json.Encoder().encode
 decode_cron = msgspec.json.Decoder(CronDocument).decode
 decode_task = msgspec.json.Decoder(TaskEntry).decode

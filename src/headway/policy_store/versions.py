@@ -6,7 +6,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -175,10 +175,9 @@ async def _read_current_pointer(store: Store) -> tuple[_Pointer, int]:
 
 async def _find_pointer(store: Store) -> tuple[_Pointer, int]:
     """Read the current version's number for a process that replaces it: 0 if the document is damaged."""
-    found = await store.read(POLICIES, CURRENT)
-    if not found:
-        return _Pointer(), 0
-    return read_or(_Pointer(), lambda: _read_pointer.decode(found[0].body)), found[0].version
+    for document in await store.read(POLICIES, CURRENT):
+        return read_or(_Pointer(), partial(_read_pointer.decode, document.body)), document.version
+    return _Pointer(), 0
 
 
 async def _point(store: Store, version: int) -> None:

@@ -97,7 +97,9 @@ def lease_of(task: LeasedTask, worker_id: str, mark: bytes) -> Lease:
     if len(token) not in (0, TOKEN_BYTES):
         raise ValueError(f"a fence of {len(token)} bytes, expected {TOKEN_BYTES}")
     timeout_ms = details.timeout_ms or max(1, round(task.timeout_seconds * 1_000))
-    retry = None if details.retry is None else _retry_rule(details.retry)
+    retry = None
+    if (given := details.retry) is not None:  # A newer server may send more members than this release knows.
+        retry = RetryRule(**{name: given[name] for name in RetryRule._fields if name in given})
     return Lease(
         JobId(task.task_id), details.seq, token, task.task_type, mark + bytes(task.parameters), task.priority,
         task.tenant, details.trace_id or task.trace_id, task.epoch, task.attempt, details.crashes, task.max_retries,
@@ -110,11 +112,6 @@ def lease_of(task: LeasedTask, worker_id: str, mark: bytes) -> Lease:
 def _raw(payload: bytes | None) -> Any:
     """Return a result without the mark of its encoding."""
     return msgspec.UNSET if payload is None else msgspec.Raw(payload[1:])
-
-
-def _retry_rule(members: dict[str, Any]) -> RetryRule:
-    """Read the known members of a rule. A newer server may send more."""
-    return RetryRule(**{name: members[name] for name in RetryRule._fields if name in members})
 
 
 def _failure(error: JobError) -> AttemptFailure:

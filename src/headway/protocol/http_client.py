@@ -129,7 +129,10 @@ class HttpClient:
             line = self._kept()
             kept = line is not None
             if line is None:
-                line = await self._connect()
+                where = self.address
+                async with asyncio.timeout(CONNECT):
+                    streams = await asyncio.open_connection(where.host, where.port, ssl=self._tls, limit=HEAD_MAX)
+                line = _HttpConnection(*streams)
             try:
                 answer = await line.ask(request)
             except (OSError, EOFError):
@@ -154,13 +157,6 @@ class HttpClient:
                 return line
             line.drop()
         return None
-
-    async def _connect(self) -> _HttpConnection:
-        where = self.address
-        async with asyncio.timeout(CONNECT):
-            return _HttpConnection(
-                *await asyncio.open_connection(where.host, where.port, ssl=self._tls, limit=HEAD_MAX)
-            )
 
 
 class _HttpReply(NamedTuple):

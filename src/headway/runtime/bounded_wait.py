@@ -42,6 +42,17 @@ async def wait_until_set(event: asyncio.Event, seconds: float) -> bool:
         return False
 
 
+async def done_even_if_cancelled(future: asyncio.Future[Any]) -> bool:
+    """Wait until a future is done, even if the caller is cancelled meanwhile. Return whether it was."""
+    cancelled = False
+    while not future.done():
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError:
+            cancelled = True
+    return cancelled
+
+
 async def end_tasks(tasks: Iterable[asyncio.Future[Any]]) -> None:
     """Cancel tasks, and wait until all have ended, however they end."""
     ending = list(tasks)

@@ -10,7 +10,7 @@ from headway.core.errors import ConfigError
 LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
 
 
-def check_bind(host: str | socket.socket, has_tokens: bool, *, what: str = "the server") -> None:
+def check_bind(host: str | socket.socket, has_tokens: bool) -> None:
     """Raise ``ConfigError`` for an address that other machines can reach while no token exists.
 
     ``host`` is an address, a name, ``unix:PATH`` or a socket that is bound already.
@@ -19,7 +19,7 @@ def check_bind(host: str | socket.socket, has_tokens: bool, *, what: str = "the 
         return
     shown = host if isinstance(host, str) else str(host.getsockname())
     raise ConfigError(
-        f"{what} would listen at {shown or 'all addresses'!r}, where other machines can reach it, but no token "
+        f"the server would listen at {shown or 'all addresses'!r}, where other machines can reach it, but no token "
         "exists; make one with `headway token create --scope admin`, or listen at 127.0.0.1",
         setting="host",
     )

@@ -113,7 +113,7 @@ async def create_token(
         digest="",
         scopes=allowed,
         tasks=None if tasks is None else check_tasks(tasks, allowed),
-        rate=None if rate is None else _check_rate(rate),
+        rate=rate,
         tenant=_check_text(tenant, "tenant", TENANT_MAX) if tenant is not None else None,
         note=_check_text(note, "note", NOTE_MAX) if note else "",
         created_at=now_at,
@@ -121,6 +121,11 @@ async def create_token(
     )
     if expires_ms is not None and expires_ms <= 0:
         raise ConfigError("a token must expire in the future")
+    try:
+        if rate is not None:
+            parse_rate(rate)
+    except ValueError as problem:
+        raise ConfigError(f"a token's rate: {problem}") from None
     for _ in range(TRIES):
         token_id = secrets.token_hex(5)
         text = f"hw_{token_id}_{secrets.token_urlsafe(32)}"
@@ -391,14 +396,6 @@ def _token(token_id: str, kept: _TokenRecord, last_used_at: int | None = None) -
 def _audited_facts(token: Token) -> dict[str, object]:
     names = ("scopes", "tenant", "tasks", "rate", "note", "expires_at", "revoked_at")
     return {name: getattr(token, name) for name in names}
-
-
-def _check_rate(rate: str) -> str:
-    try:
-        parse_rate(rate)
-    except ValueError as problem:
-        raise ConfigError(f"a token's rate: {problem}") from None
-    return rate
 
 
 def _check_text(text: str, what: str, most: int) -> str:

@@ -342,12 +342,12 @@ class _HeadResponse:
             self._started.set()
 
 
-def too_deep(body: bytes, most: int = DEPTH_MAX) -> bool:
+def too_deep(body: bytes) -> bool:
     """Return whether JSON nests too deeply for a parser. It takes linear time for any input."""
-    if body.count(b"[") + body.count(b"{") <= most:
+    if body.count(b"[") + body.count(b"{") <= DEPTH_MAX:
         return False
     steps = array("b", _STRING.sub(b"", body).translate(_STEPS, _NO_BRACKETS))
-    return max(accumulate(steps), default=0) > most
+    return max(accumulate(steps), default=0) > DEPTH_MAX
 
 
 async def _refuse(scope: AsgiScope, receive: Receive, send: Send, problem: Problem) -> None:

@@ -43,15 +43,9 @@ FIELD_MAX, TEXT_MAX = 100, 300  # Characters of the caller's input that a reply 
 DETAIL_MAX = 2_000  # Characters of the detail of a problem, including the caller's input.
 PROBLEMS_MAX = 100  # Mistakes in a policy that a reply lists.
 RETRY_AFTER = {  # Seconds of the Retry-After header.
-    "queue_full": 5,
-    "too_many": 5,
-    "too_many_streams": 5,
-    "rate_exceeded": 1,
-    "store_unavailable": 1,
-    "store_busy": 1,
-    "store_full": 30,
-    "stopping": 1,
-}
+    "queue_full": 5, "too_many": 5, "too_many_streams": 5, "rate_exceeded": 1, "store_unavailable": 1, "store_busy": 1,
+    "store_full": 30, "stopping": 1,
+}  # fmt: skip
 
 
 class Problem(Exception):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 from headway.core.errors import ConfigError
 from headway.core.job import PAYLOAD_VERSION
@@ -143,14 +143,9 @@ def _sqlite_path(url: str, path: str) -> Path:
 
 def _sqlite_options(url: str, query: str) -> tuple[str, float | None]:
     """Read how durable commits are, and the time limit of a submit."""
-    options: dict[str, str] = {}
-    for part in filter(None, query.split("&")):
-        name, _, value = part.partition("=")
-        if name not in ("synchronous", "timeout"):
-            raise ConfigError(
-                f"store address {url!r}: unknown option {name!r}; known are synchronous and timeout", url=url
-            )
-        options[name] = value
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    for name in options.keys() - {"synchronous", "timeout"}:
+        raise ConfigError(f"store address {url!r}: unknown option {name!r}; known are synchronous and timeout", url=url)
     level = options.get("synchronous", "full").upper()
     if level not in {"FULL", "NORMAL", "EXTRA"}:
         raise ConfigError(f"store address {url!r}: synchronous is full, normal or extra, not {level!r}", url=url)

@@ -47,7 +47,7 @@ def claim_sqlite(path: Path) -> None:
     claim(path, STDLIB)
 
 
-def postgres_store(url: str, connection: Callable[[], Any], namespace: str, *, clock: Clock | None = None) -> Store:
+def postgres_store(url: str, connection: Callable[[], Any], namespace: str) -> Store:
     """Make a store that runs every verb on the psycopg connection of the calling thread."""
     from headway.stores.postgres.address import read_address
     from headway.stores.postgres.borrowed_connection import BorrowedConnection
@@ -55,7 +55,7 @@ def postgres_store(url: str, connection: Callable[[], Any], namespace: str, *, c
 
     address = read_address(url)
     borrowed = BorrowedConnection(address.shown, connection)
-    return PostgresStore(address, namespace, clock=clock, borrowed=borrowed)
+    return PostgresStore(address, namespace, borrowed=borrowed)
 
 
 def postgres_schema(url: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 from headway.client.context import Context
@@ -13,31 +14,20 @@ from headway.worker.slot_table import Stop
 _NO = Stop.NO  # A constant, because Python 3.11 is slow to look up an enum member.
 
 
+@dataclass(slots=True, eq=False)
 class ActiveJob:
     """A leased job while it runs: its context, and whether it was asked to stop.
 
     ``started`` and ``deadline`` are on the monotonic clock. ``below``: it counts against the slots outside the reserve.
     """
 
-    __slots__ = ("below", "context", "deadline", "handle", "lease", "slot", "started", "stop", "task", "timer")
-
-    def __init__(
-        self,
-        lease: Lease,
-        task: Task[Any, Any, Any],
-        slot: int,
-        context: Context,
-        started: float,
-        deadline: float,
-        below: bool,
-    ) -> None:
-        self.lease = lease
-        self.task = task
-        self.slot = slot
-        self.context = context
-        self.started = started
-        self.deadline = deadline
-        self.below = below
-        self.stop = _NO
-        self.handle: asyncio.Task[None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
+    lease: Lease
+    task: Task[Any, Any, Any]
+    slot: int
+    context: Context
+    started: float
+    deadline: float
+    below: bool
+    stop: Stop = _NO
+    handle: asyncio.Task[None] | None = None
+    timer: asyncio.TimerHandle | None = None

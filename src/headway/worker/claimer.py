@@ -169,7 +169,8 @@ class Claimer:
                     return
                 if reply.leases and not self._ended:
                     await asyncio.sleep(0)  # The claimed jobs start. Those that never suspend end at once.
-                again = reply.more or (reply.leases and not self._only_reserve_left())
+                only_reserve_left = self._reserved > 0 and self._free_below() <= 0
+                again = reply.more or (reply.leases and not only_reserve_left)
                 if self._ended or not again or self._free() <= 0:
                     await self._pause(reply)
         finally:
@@ -200,8 +201,10 @@ class Claimer:
                 self._outage.succeeded("exchange")
             self._handed_in([slot for _, slot, _ in ended if slot is not None])
             if reply.refused:
-                self._log_refused(reply)
-                lost = {job_id for job_id, answer in reply.refused if answer == ReportStatus.STALE}
+                lost = [job_id for job_id, answer in reply.refused if answer == ReportStatus.STALE]
+                for job_id in lost:
+                    reason = "the lease had ended; the report changed nothing"
+                    log.warning(LogEvent("job.lease_lost", job=job_id, reason=reason))
                 finished = [run for run in finished if run.lease.job_id not in lost]
             if finished and self._reported is not None:
                 self._reported(finished)
@@ -244,9 +247,6 @@ class Claimer:
     def _free_below(self) -> int:
         return self._slots - self._reserved - (self._filled if self._leave_free else self._filled_below)
 
-    def _only_reserve_left(self) -> bool:
-        return self._reserved > 0 and self._free_below() <= 0
-
     async def _pause(self, reply: ClaimResult) -> None:
         """Wait until the next exchange is worthwhile."""
         timeout = self._poll if self._free() > 0 else 60.0
@@ -286,9 +286,3 @@ class Claimer:
     def _flush_progress(self) -> None:
         self._progress_timer = None
         self._kick.set()
-
-    def _log_refused(self, reply: ClaimResult) -> None:
-        for job_id, answer in reply.refused:
-            if answer == ReportStatus.STALE:
-                reason = "the lease had ended; the report changed nothing"
-                log.warning(LogEvent("job.lease_lost", job=job_id, reason=reason))

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from headway.core.policy.ladder import RunBudget
+from headway.core.worker import WorkerInfo
 
 LEASES_ENDING = 4  # Exit code of a runner that ended itself because its parent had stopped renewing the leases.
 
@@ -26,19 +27,14 @@ class StartRunner(msgspec.Struct, tag="begin"):
 class RunnerReady(msgspec.Struct, tag="up"):
     """The runner is ready to claim, and sends what its parent needs. ``server``: the server that it gets jobs from."""
 
-    worker_id: str
+    worker: WorkerInfo
     store: str
     namespace: str
-    slots: int
-    reserved: int
     reserved_asked: int | None
-    offers: list[str]
-    host: str
     heartbeat: float
     dead_after: float
     confirm: float
     grace: float
-    pid: int
     registered: float  # When the registration was sent, on the monotonic clock that all processes share.
     transient_store: str | None = None
     history: str | None = None

@@ -61,7 +61,7 @@ class Worker:
         self._problem: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
         self._leaving = False
-        self._restarting = False
+        self.restarting = False  # Register again under a new name once this registration ends.
 
     def __enter__(self) -> Worker:
         def main() -> None:
@@ -100,10 +100,6 @@ class Worker:
             await self._leave()
             await self._task
 
-    def register_again(self) -> None:
-        """Register again under a new name once this registration ends. The lease renewer calls this."""
-        self._restarting = True
-
     @property
     def worker_id(self) -> str:
         """The name by which the store knows this worker."""
@@ -121,13 +117,13 @@ class Worker:
         store = await self._app.client.store()
         try:
             await self._live(store, ready)
-            while self._restarting and not self._leaving:
-                self._restarting = False
+            while self.restarting and not self._leaving:
+                self.restarting = False
                 log.warning(LogEvent("worker.restarted", reason="its leases were lost"))
                 try:
                     await self._live(store, ready)
                 except StoreUnavailable:
-                    self._restarting = True
+                    self.restarting = True
                     await asyncio.sleep(REGISTER_RETRY)
         finally:
             if self._thread is not None:  # Only this worker uses the loop. The app opens its store again on another.
@@ -247,7 +243,7 @@ class _HeartbeatHandler:
 
     def cut_off(self) -> None:
         """Stop all jobs, because the leases are lost, and start again under a new name."""
-        self._worker.register_again()
+        self._worker.restarting = True
         self._call(self._runner.stop_jobs, self._runner.stuck, Stop.LOST)
         asyncio.run_coroutine_threadsafe(self._runner.drain(0), self._loop)
 

@@ -14,18 +14,8 @@ import headway
 from headway.client.codec import encode_result
 from headway.client.options import Retry
 from headway.client.task import Task
-from headway.core.errors import (
-    BadArguments,
-    CommandFailed,
-    Discard,
-    JobError,
-    PayloadError,
-    RateLimited,
-    RetryAfter,
-    SessionClosed,
-    Snooze,
-    UnknownTask,
-)
+from headway.core import errors
+from headway.core.errors import JobError, PayloadError
 from headway.core.policy.retry import DELAY_MS_MAX, Ending, Raised, Returned, Snoozed, Stopped
 
 # Frames that lead from a worker to a task. The demo tasks are tasks like any other.
@@ -61,19 +51,19 @@ def raised(error: BaseException, task: Task[Any, Any, Any] | None) -> Ending:
     match error:
         case TaskFailed():
             return error.ending
-        case Snooze():
+        case errors.Snooze():
             return Snoozed(to_ms(error.seconds), _cut(_text(error), MESSAGE_MAX) or "snoozed")
-        case RateLimited():
+        case errors.RateLimited():
             return Snoozed(to_ms(error.seconds), "rate_limited")
-        case RetryAfter():
+        case errors.RetryAfter():
             return Raised(describe(error, retriable=True), after_ms=to_ms(error.seconds))
-        case Discard():
+        case errors.Discard():
             return Raised(JobError(type="Discard", message=_cut(_text(error), MESSAGE_MAX), retriable=False))
-        case SessionClosed():
+        case errors.SessionClosed():
             return Stopped("its client is gone")
-        case BadArguments() | UnknownTask():
+        case errors.BadArguments() | errors.UnknownTask():
             return Raised(describe(error, retriable=False))
-        case CommandFailed() if not error.retriable:
+        case errors.CommandFailed() if not error.retriable:
             return Raised(describe(error, retriable=False))
         case _:
             retry = task.options.retry if task is not None else None
@@ -95,15 +85,12 @@ def describe(error: BaseException, *, retriable: bool) -> JobError:
 
 def _trim(written: traceback.TracebackException) -> None:
     """Remove the frames that lead from the worker to the task, also from chained and grouped exceptions."""
-    first = next((index for index, frame in enumerate(written.stack) if not _is_leading(frame)), 0)
+    files = [frame.filename for frame in written.stack]
+    first = next((at for at, file in enumerate(files) if not file.startswith(_LEADING) or file == _DEMO), 0)
     del written.stack[:first]
     for behind in (written.__cause__, written.__context__, *(written.exceptions or ())):
         if behind is not None:
             _trim(behind)
-
-
-def _is_leading(frame: traceback.FrameSummary) -> bool:
-    return frame.filename.startswith(_LEADING) and frame.filename != _DEMO
 
 
 def to_ms(length: float | timedelta) -> int:
@@ -113,10 +100,6 @@ def to_ms(length: float | timedelta) -> int:
     if isinstance(length, bool) or not isinstance(length, (int, float)) or length != length:
         return 0
     return int(min(max(length, 0.0), DELAY_MS_MAX / 1_000) * 1_000)
-
-
-def is_cancellation(error: BaseException) -> bool:
-    return isinstance(error, asyncio.CancelledError)
 
 
 def _text(error: BaseException) -> str:

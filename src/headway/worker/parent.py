@@ -39,23 +39,10 @@ from headway.runtime.os_support import hide_from_programs, new_worker_id
 from headway.runtime.signals import Signals
 from headway.stores.base import Store
 from headway.stores.open import open_store
-from headway.version import __version__
+from headway.worker import control
 from headway.worker.backend.base import Backend
 from headway.worker.backend.http import HttpBackend
 from headway.worker.backend.store import StoreBackend
-from headway.worker.control import (
-    LEASES_ENDING,
-    BudgetsChanged,
-    Channel,
-    DrainRunner,
-    OffersChanged,
-    PolicyChanged,
-    RunnerFailed,
-    RunnerReady,
-    StartClaiming,
-    StartRunner,
-    StopJobs,
-)
 from headway.worker.health import RunnerHealth, not_ready, worker_families
 from headway.worker.lease_renewer import LeaseRenewer, runner_ends_after
 from headway.worker.probe_server import ProbeServer
@@ -90,8 +77,8 @@ class Parent:
         log_level: str = "info",
         signals: Signals | None = None,
         remote: bool = False,
-        on_up: Callable[[RunnerReady, Store], None] | None = None,
-        on_remote: Callable[[RunnerReady], None] | None = None,
+        on_up: Callable[[control.RunnerReady, Store], None] | None = None,
+        on_remote: Callable[[control.RunnerReady], None] | None = None,
         opener: Callable[..., Store] = open_store,
     ) -> None:
         self.app_path = app_path
@@ -151,7 +138,7 @@ class Parent:
             for runner in self._runners:
                 runner.kill()
 
-    async def backend(self, up: RunnerReady) -> Backend:
+    async def backend(self, up: control.RunnerReady) -> Backend:
         """Return the parent's own backend, opened when the first runner has sent the address."""
         async with self._opening:
             if self._backend is None:
@@ -180,14 +167,14 @@ class Parent:
                 if backend.store is not None:
                     self._start_chores(up, backend.store, backend.outage)
                     if self._on_up is not None:
-                        self.announced = up.worker_id
+                        self.announced = up.worker.worker_id
                         self._on_up(up, backend.store)
                 elif self._on_remote is not None:
-                    self.announced = up.worker_id
+                    self.announced = up.worker.worker_id
                     self._on_remote(up)
         return self._backend
 
-    def _make_backend(self, up: RunnerReady) -> Backend:
+    def _make_backend(self, up: control.RunnerReady) -> Backend:
         if up.server is None:
             store = self._open_store(up.store, up.namespace, transient=up.transient_store)
             return StoreBackend(store, self.in_force, recorder=self.recorder)
@@ -195,7 +182,7 @@ class Parent:
             self.in_force.set(up.policy_version, up.policy)
         return HttpBackend(up.server, up.token, self.in_force, mark=PAYLOAD_VERSION)
 
-    def _start_chores(self, up: RunnerReady, store: Store, outage: Outage) -> None:
+    def _start_chores(self, up: control.RunnerReady, store: Store, outage: Outage) -> None:
         chores = standard_chores(
             store,
             self.in_force,
@@ -217,10 +204,10 @@ class Parent:
             for runner in self._runners:
                 runner.send_policy()
 
-    def governed(self) -> PolicyChanged:
+    def governed(self) -> control.PolicyChanged:
         """Return the policy in force for a runner, with its text if the runner cannot read it from a store."""
         remote = self._backend is not None and self._backend.store is None
-        return PolicyChanged(self.in_force.version, policy_data(self.in_force.policy) if remote else None)
+        return control.PolicyChanged(self.in_force.version, policy_data(self.in_force.policy) if remote else None)
 
     async def _not_ready(self) -> str | None:
         """Return within a second why this worker cannot run jobs, or None."""
@@ -247,7 +234,7 @@ class RunnerProcess:
     def __init__(self, parent: Parent) -> None:
         self._parent = parent
         self._process: asyncio.subprocess.Process | None = None
-        self._channel: Channel | None = None
+        self._channel: control.Channel | None = None
         self._slot_table: SlotTable | None = None
         self._backend: Backend | None = None
         self._worker_id = ""
@@ -290,37 +277,38 @@ class RunnerProcess:
             start_new_session=True,  # A Ctrl-C on the terminal is for the parent alone.
         )
         theirs.close()
-        self._channel = channel = await Channel.over(ours)
+        self._channel = channel = await control.Channel.over(ours)
         parent = self._parent
         channel.send(
-            StartRunner(
+            control.StartRunner(
                 parent.app_path, os.getcwd(), self._worker_id, parent.overrides, parent.log_level, parent.remote
             )
         )
         helpers = [asyncio.create_task(self._watch_signals())]
-        failed: RunnerFailed | None = None
+        failed: control.RunnerFailed | None = None
         try:
             first = await channel.receive()
-            if isinstance(first, RunnerReady):
-                slot_table.slots, self._grace = first.slots, first.grace
-                self._worker_id = first.worker_id
+            if isinstance(first, control.RunnerReady):
+                slot_table.slots, self._grace = first.worker.slots, first.grace
+                self._worker_id = first.worker.worker_id
                 if first.programs:
                     hide_from_programs()
                 self._backend = await parent.backend(first)
-                if parent.announced != first.worker_id:
-                    log.info(LogEvent("worker.up", worker=self._worker_id, slots=first.slots, pid=first.pid))
-                parent.offers |= set(first.offers)
+                if parent.announced != self._worker_id:
+                    facts = {"worker": self._worker_id, "slots": first.worker.slots, "pid": first.worker.pid}
+                    log.info(LogEvent("worker.up", **facts))
+                parent.offers |= set(first.worker.offers)
                 self.is_cut_off = False
                 renewer = self._make_renewer(first, slot_table, self._backend)
-                self.health = RunnerHealth(renewer, slot_table, first.slots, first.dead_after)
+                self.health = RunnerHealth(renewer, slot_table, first.worker.slots, first.dead_after)
                 helpers += [asyncio.create_task(renewer.run()), asyncio.create_task(self._watch(slot_table))]
-                channel.send(StartClaiming())
+                channel.send(control.StartClaiming())
                 self.send_policy()  # The policy may have changed since the runner read it.
-                while isinstance(message := await channel.receive(), OffersChanged):
+                while isinstance(message := await channel.receive(), control.OffersChanged):
                     self._offers = tuple(message.offers)
                     parent.offers |= set(message.offers)
-                failed = message if isinstance(message, RunnerFailed) else None
-            elif isinstance(first, RunnerFailed):
+                failed = message if isinstance(message, control.RunnerFailed) else None
+            elif isinstance(first, control.RunnerFailed):
                 failed = first
             code = await process.wait()
         finally:
@@ -347,17 +335,9 @@ class RunnerProcess:
         """Return when the runner last saw an empty queue; 0 if jobs wait."""
         return self._slot_table.idle_since() if self._slot_table is not None else 0.0
 
-    def _make_renewer(self, up: RunnerReady, slot_table: SlotTable, backend: Backend) -> LeaseRenewer:
-        self._offers = tuple(up.offers)
-        worker = WorkerInfo(
-            worker_id=self._worker_id,
-            host=up.host,
-            pid=up.pid,
-            slots=up.slots,
-            reserved=up.reserved,
-            offers=self._offers,
-            version=__version__,
-        )
+    def _make_renewer(self, up: control.RunnerReady, slot_table: SlotTable, backend: Backend) -> LeaseRenewer:
+        worker = up.worker
+        self._offers = worker.offers
 
         def as_governed() -> WorkerInfo:
             """Return the worker with its reserve under the policy in force and its current offers."""
@@ -418,7 +398,7 @@ class RunnerProcess:
         self.leaving = True
         log.info(LogEvent("worker.draining", worker=self._worker_id, grace=self._grace))
         if self._channel is not None:
-            self._channel.send(DrainRunner(self._grace))
+            self._channel.send(control.DrainRunner(self._grace))
         await wait_until_set(self._parent.signals.now, self._grace + REPORT_SECONDS)
         self.kill()
 
@@ -438,7 +418,7 @@ class RunnerProcess:
 
     def grant(self, grants: Sequence[RunBudget]) -> None:
         if self._channel is not None:
-            self._channel.send(BudgetsChanged(list(grants)))
+            self._channel.send(control.BudgetsChanged(list(grants)))
 
     def leave(self, state: WorkerState) -> None:
         if state is WorkerState.DEAD:
@@ -459,7 +439,7 @@ class RunnerProcess:
 
     def _stop(self, job_ids: Sequence[JobId], why: Stop) -> None:
         if self._channel is not None:
-            self._channel.send(StopJobs(list(job_ids), why))
+            self._channel.send(control.StopJobs(list(job_ids), why))
 
     # ------------------------------------------------------------------ after the runner has died
 
@@ -472,7 +452,7 @@ class RunnerProcess:
         log.info(LogEvent("worker.gone", worker=self._worker_id, cause=cause, held=len(held)))
         busy_slots = {job.job_id: job for job in self._killed_for or ()}
         on_board = {job.job_id for job in held}
-        expected = self.leaving or self._killed_for is not None or self.is_cut_off or code == LEASES_ENDING
+        expected = self.leaving or self._killed_for is not None or self.is_cut_off or code == control.LEASES_ENDING
         if not expected:
             log.error(LogEvent("worker.crashed", worker=self._worker_id, cause=cause, jobs=len(held)))
 

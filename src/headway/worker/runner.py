@@ -10,7 +10,7 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from headway.client.app import Headway, Middleware
@@ -26,7 +26,7 @@ from headway.core.worker import WorkerInfo
 from headway.dispatch.job_source import FinishedRun
 from headway.maintenance.loop import every
 from headway.observability import traces
-from headway.policy_store.catalogue import CronDocument, TaskEntry
+from headway.policy_store.catalogue import JOB_FIELDS, CronDocument, TaskEntry
 from headway.policy_store.current import READ_EVERY_IF_NOTIFIED
 from headway.protocol.sessions import AddressSigner
 from headway.runtime.bounded_wait import wait_until_set
@@ -41,7 +41,7 @@ from headway.worker.executors.process import Encoded
 from headway.worker.executors.table import ExecutorConfig, make_executors
 from headway.worker.inline_batching import TaskBatcher
 from headway.worker.job_log import JobLog
-from headway.worker.outcomes import is_cancellation, raised, returned
+from headway.worker.outcomes import raised, returned
 from headway.worker.program_output import OutputWriter
 from headway.worker.slot_table import SlotTable, Stop
 
@@ -137,13 +137,17 @@ class Runner:
         self._batcher = TaskBatcher(self._attempt)
         self._simple = not self._middlewares and not any(self._app.signals.values())
         async with contextlib.AsyncExitStack() as stack:
-            await self._begin_lifespan(stack)
+            if self._app.lifespan is not None:
+                state = await stack.enter_async_context(self._app.lifespan(self._app))
+                self._state = dict(state or {})
             if traces.active():
                 shown = self._arguments if self._settings.log_args else None
                 self._middlewares = [traces.around_runs(self.worker.worker_id, shown), *self._middlewares]
                 self._simple = False
             self._warn_of_threads()
-            await self._prepare_executors()
+            for name, executor in self._executors.items():
+                if tasks := [task.name for task in self._app.tasks.values() if task.executor == name]:
+                    await executor.prepare(tasks)
             if self.has_sessions:
                 session_transport.prepare()
             if not await self._register():
@@ -454,7 +458,7 @@ class Runner:
     def _ending(self, job: ActiveJob, error: BaseException) -> Ending | None:
         if job.stop is Stop.LOST:
             return None  # The lease is lost, so the store would refuse a report.
-        if is_cancellation(error):
+        if isinstance(error, asyncio.CancelledError):
             if job.stop is Stop.CANCEL:
                 return Stopped()
             if job.stop is Stop.DRAIN:
@@ -474,11 +478,6 @@ class Runner:
         return TimedOut(JobError(type="TimeoutError", message=f"time limit ({seconds:g} s)"), partial)
 
     # ------------------------------------------------------------------ lifespan, warnings, signals and logs
-
-    async def _begin_lifespan(self, stack: contextlib.AsyncExitStack) -> None:
-        if self._app.lifespan is not None:
-            state = await stack.enter_async_context(self._app.lifespan(self._app))
-            self._state = dict(state or {})
 
     def _warn_of_threads(self) -> None:
         """Warn of tasks with a time limit or a duration that a thread may not keep."""
@@ -504,11 +503,6 @@ class Runner:
         if found:
             remedy = "add [ladder] to the policy, or remove duration= from these tasks"
             log.warning(LogEvent("task.duration_ignored", tasks=found, remedy=remedy))
-
-    async def _prepare_executors(self) -> None:
-        for name, executor in self._executors.items():
-            if tasks := [task.name for task in self._app.tasks.values() if task.executor == name]:
-                await executor.prepare(tasks)
 
     async def _beat(self) -> None:
         """Write the pulse to the slot table, and stop jobs that have run out of time."""
@@ -604,23 +598,8 @@ def _crons(app: Headway) -> list[CronDocument]:
     documents = []
     for entry in app.crons.values():
         new = app.tasks[entry.task].call_named({}).new
-        documents.append(
-            CronDocument(
-                task=entry.task,
-                expression=entry.expression,
-                tz=entry.tz,
-                catch_up=entry.catch_up,
-                overlap=entry.overlap,
-                lane=new.lane,
-                max_retries=new.max_retries,
-                timeout_ms=new.timeout_ms,
-                payload=new.payload,
-                needs=new.needs,
-                retry=new.retry,
-                unique_key=cron_key(entry.task) if entry.overlap == "skip" else new.unique_key,
-                rung=new.rung,
-                tenant=new.tenant,
-                limits=new.limits,
-            )
-        )
+        job: dict[str, Any] = {name: getattr(new, name) for name in JOB_FIELDS}
+        if entry.overlap == "skip":
+            job["unique_key"] = cron_key(entry.task)
+        documents.append(CronDocument(**asdict(entry), **job))
     return documents

@@ -25,22 +25,10 @@ from headway.observability.logs import configure_logs, flush_logs
 from headway.policy_store.current import CurrentPolicy
 from headway.runtime.fast_loop import run_on_fast_loop
 from headway.runtime.os_support import die_with_parent, hide_from_programs, tune_gc
+from headway.worker import control
 from headway.worker.backend.base import Backend
 from headway.worker.backend.http import HttpBackend
 from headway.worker.backend.store import StoreBackend
-from headway.worker.control import (
-    LEASES_ENDING,
-    BudgetsChanged,
-    Channel,
-    DrainRunner,
-    OffersChanged,
-    PolicyChanged,
-    RunnerFailed,
-    RunnerReady,
-    StartClaiming,
-    StartRunner,
-    StopJobs,
-)
 from headway.worker.runner import Runner
 from headway.worker.slot_table import SlotTable, Stop
 
@@ -51,9 +39,9 @@ OPEN_AGAIN, OPEN_AGAIN_MAX = 0.1, 5.0  # Seconds between attempts to open the st
 
 
 async def _serve(connection: socket.socket, board_descriptor: int) -> int:
-    channel = await Channel.over(connection)
+    channel = await control.Channel.over(connection)
     begin = await channel.receive()
-    if not isinstance(begin, StartRunner):
+    if not isinstance(begin, control.StartRunner):
         return CANNOT_START
     try:
         app = load_app(begin.app, begin.folder)
@@ -66,13 +54,11 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
         if not await _open(backend, channel):
             return 0
     except HeadwayError as problem:
-        channel.send(RunnerFailed(str(problem), setting="setting" in problem.facts))
-        await asyncio.sleep(0.05)
-        return CANNOT_START
+        return await _fail(channel, control.RunnerFailed(str(problem), setting="setting" in problem.facts))
     except BaseException as problem:
-        channel.send(RunnerFailed(f"{type(problem).__name__}: {problem}", traceback.format_exc()))
-        await asyncio.sleep(0.05)
-        return CANNOT_START
+        return await _fail(
+            channel, control.RunnerFailed(f"{type(problem).__name__}: {problem}", traceback.format_exc())
+        )
     settings = app.settings
     slot_table = SlotTable(board_descriptor, settings.slots)
     runner = Runner(
@@ -85,7 +71,7 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
         reserved=app.reserved_asked,
         app_path=begin.app,
         has_parent=True,
-        on_offers=lambda offers: channel.send(OffersChanged(list(offers))),
+        on_offers=lambda offers: channel.send(control.OffersChanged(list(offers))),
     )
 
     go = asyncio.Event()
@@ -102,9 +88,9 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
     try:
         await runner.run(ready=ready)
     except Exception as problem:
-        channel.send(RunnerFailed(f"{type(problem).__name__}: {problem}", traceback.format_exc()))
-        await asyncio.sleep(0.05)
-        return CANNOT_START
+        return await _fail(
+            channel, control.RunnerFailed(f"{type(problem).__name__}: {problem}", traceback.format_exc())
+        )
     finally:
         listening.cancel()
     await backend.close()
@@ -112,15 +98,22 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
     return 0
 
 
+async def _fail(channel: control.Channel, message: control.RunnerFailed) -> int:
+    """Report why the runner cannot run. Return its exit code."""
+    channel.send(message)
+    await asyncio.sleep(0.05)
+    return CANNOT_START
+
+
 def _end_in_time(runner: Runner, slot_table: SlotTable) -> None:
     """End this process before its leases do, if the parent has stopped renewing. Jobs cannot block this thread."""
     while (left := slot_table.runner_ends() - time.monotonic()) > 0:
         time.sleep(left)
     runner.kill_jobs()
-    os._exit(LEASES_ENDING)
+    os._exit(control.LEASES_ENDING)
 
 
-async def _open(backend: Backend, channel: Channel) -> bool:
+async def _open(backend: Backend, channel: control.Channel) -> bool:
     """Open the store, and retry while it is unavailable. Return False if the parent asks to leave meanwhile."""
     receiving = asyncio.create_task(channel.receive())
     delay = OPEN_AGAIN
@@ -141,22 +134,22 @@ async def _open(backend: Backend, channel: Channel) -> bool:
         receiving.cancel()
 
 
-async def _listen(channel: Channel, runner: Runner, go: asyncio.Event) -> None:
+async def _listen(channel: control.Channel, runner: Runner, go: asyncio.Event) -> None:
     """Act on the parent's messages. End this process when the parent is gone, because the leases then end."""
     draining: asyncio.Task[None] | None = None
     while True:
         match await channel.receive():
-            case StartClaiming():
+            case control.StartClaiming():
                 go.set()
-            case DrainRunner(grace):
+            case control.DrainRunner(grace):
                 go.set()
                 if draining is None:
                     draining = asyncio.create_task(runner.drain(grace))
-            case PolicyChanged(version, policy):
+            case control.PolicyChanged(version, policy):
                 runner.governed(version, policy)
-            case BudgetsChanged(grants):
+            case control.BudgetsChanged(grants):
                 runner.grant(grants)
-            case StopJobs(job_ids, why):
+            case control.StopJobs(job_ids, why):
                 runner.stop_jobs(job_ids, Stop(why))
             case None:
                 runner.kill_jobs()
@@ -173,22 +166,17 @@ def _make_backend(app: Headway, server: str | None) -> Backend:
     return HttpBackend(server, settings.token, CurrentPolicy(), mark=PAYLOAD_VERSION)
 
 
-def _up(app: Headway, runner: Runner, backend: Backend, server: str | None) -> RunnerReady:
-    settings, worker, pace = app.settings, runner.worker, runner.pace
-    return RunnerReady(
-        worker_id=worker.worker_id,
+def _up(app: Headway, runner: Runner, backend: Backend, server: str | None) -> control.RunnerReady:
+    settings, pace = app.settings, runner.pace
+    return control.RunnerReady(
+        worker=runner.worker,
         store=settings.store,
         namespace=settings.namespace,
-        slots=worker.slots,
-        reserved=worker.reserved,
         reserved_asked=app.reserved_asked,
-        offers=list(worker.offers),
-        host=worker.host,
         heartbeat=pace.heartbeat,
         dead_after=pace.dead_after,
         confirm=pace.confirm,
         grace=settings.grace,
-        pid=os.getpid(),
         registered=runner.registered,
         transient_store=settings.transient_store,
         history=settings.history,

@@ -25,6 +25,7 @@ from headway.client.programs.limits import Limits
 from headway.client.programs.output import Output
 from headway.client.programs.output_files import find_files, move_files, read_files
 from headway.core.errors import CommandFailed
+from headway.runtime.bounded_wait import done_even_if_cancelled
 from headway.runtime.os_support import SUPERVISOR
 
 T = TypeVar("T")
@@ -370,23 +371,15 @@ def _too_large(size: int, largest: int) -> str:
 
 def _with_tail(text: str, *outputs: str) -> str:
     """Return a text with the last lines of the first output that is not empty."""
-    tail = next((found for one in outputs if (found := _tail(one))), "")
+    tails = ("\n".join(one.strip().splitlines()[-TAIL_LINES:])[-TAIL_MAX:] for one in outputs)
+    tail = next(filter(None, tails), "")
     return f"{text}: {tail}" if tail else text
-
-
-def _tail(text: str) -> str:
-    return "\n".join(text.strip().splitlines()[-TAIL_LINES:])[-TAIL_MAX:]
 
 
 async def _uncancelled(work: Awaitable[T]) -> T:
     """Wait for an awaitable to its end even if the caller is cancelled, and raise ``CancelledError`` only then."""
     future = asyncio.ensure_future(work)
-    cancelled = False
-    while not future.done():
-        try:
-            await asyncio.shield(future)
-        except asyncio.CancelledError:
-            cancelled = True
+    cancelled = await done_even_if_cancelled(future)
     result = future.result()
     if cancelled:
         raise asyncio.CancelledError

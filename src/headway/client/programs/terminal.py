@@ -13,7 +13,7 @@ import termios
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from headway.runtime.bounded_wait import end_tasks
+from headway.runtime.bounded_wait import done_even_if_cancelled, end_tasks
 from headway.runtime.os_support import SUPERVISOR
 from headway.runtime.supervisor import TERMINAL
 
@@ -170,10 +170,7 @@ class _Terminal:
     async def end(self) -> None:
         """Stop every process of the terminal, by force if needed, and wait until they are gone."""
         os.close(self._link)
-        exited = asyncio.ensure_future(self.process.wait())
-        while not exited.done():  # Also if cancelled: the slot is free only when they are gone.
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.shield(exited)
+        await done_even_if_cancelled(asyncio.ensure_future(self.process.wait()))  # The slot is free only then.
         os.close(self._master)
 
     async def _ready(self, watch: Callable[..., object], unwatch: Callable[[int], object]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -51,6 +51,10 @@ class Reserve:
     slots: int = 1
     scope: str = "worker"
     rule: str = "cap"
+
+    def outside(self, lanes: Collection[str]) -> int:
+        """Return how many jobs, given by their lanes, count against the slots outside the reserve."""
+        return len(lanes) if self.rule == "leave_free" else sum(lane not in self.lanes for lane in lanes)
 
 
 @dataclass(frozen=True, slots=True)

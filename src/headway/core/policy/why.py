@@ -23,22 +23,9 @@ from headway.core.worker import TASK as _TASK
 from headway.core.worker import WorkerInfo, serves
 
 CODES = (
-    "scheduled",
-    "paused",
-    "unroutable",
-    "unservable",
-    "no_worker",
-    "rate",
-    "limit",
-    "ladder",
-    "slots_full",
-    "reserved",
-    "lane",
-    "lane_share",
-    "tenant_share",
-    "ahead",
-    "stopping",
-)
+    "scheduled", "paused", "unroutable", "unservable", "no_worker", "rate", "limit", "ladder", "slots_full",
+    "reserved", "lane", "lane_share", "tenant_share", "ahead", "stopping",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +180,10 @@ def _room_below(worker: WorkerInfo, queue: QueueDiagnostics, policy: Policy) -> 
     """Return whether a worker may start a job of a lane outside the reserve."""
     reserve = policy.reserve
     pool = reserve.scope == "pool"
-    mine = [job for job in queue.executing if pool or job.worker_id == worker.worker_id]
+    mine = [job.lane for job in queue.executing if pool or job.worker_id == worker.worker_id]
     slots = sum(other.slots for other in queue.active_workers) if pool else worker.slots
     kept = reserve.slots if pool else worker.reserved
-    counted = mine if reserve.rule == "leave_free" else [job for job in mine if job.lane not in reserve.lanes]
-    return worker.running < worker.slots and slots - kept - len(counted) > 0
+    return worker.running < worker.slots and slots - kept - reserve.outside(mine) > 0
 
 
 def _behind(diagnosis: JobDiagnostics, able: Sequence[WorkerInfo], policy: Policy) -> Iterator[Reason]:

@@ -17,18 +17,7 @@ from headway.integrations.celery.functions import (
 )
 
 __all__ = [
-    "Balancer",
-    "balancer_of",
-    "decrement_pending",
-    "decrement_running",
-    "enqueue_bulk",
-    "enqueue_task_to_user_queue",
-    "enqueue_task_with_load_balancing",
-    "get_all_queue_loads",
-    "get_queue_load",
-    "increment_pending",
-    "increment_running",
-    "install",
-    "reset_queue_counters",
-    "select_best_queue",
-]
+    "Balancer", "balancer_of", "decrement_pending", "decrement_running", "enqueue_bulk", "enqueue_task_to_user_queue",
+    "enqueue_task_with_load_balancing", "get_all_queue_loads", "get_queue_load", "increment_pending",
+    "increment_running", "install", "reset_queue_counters", "select_best_queue",
+]  # fmt: skip

@@ -107,9 +107,9 @@ class Ledger:
 
     # ------------------------------------------------------------------ tasks
 
-    def choose(self, *, queues: int, measure: Measure, among: Sequence[int] = ()) -> str:
+    def choose(self, *, queues: int, measure: Measure) -> str:
         """Return the least loaded queue that a worker reads. Ties go to the lowest number."""
-        return _text(self._client.call("choose", self._key, measure, queues, self.prefix, _numbers(among)))
+        return _text(self._client.call("choose", self._key, measure, queues, self.prefix, ""))
 
     def reserve(self, count: int, *, queues: int, measure: Measure, lease_ms: int) -> str:
         """Choose a queue and count this many tasks there by hand, in one step."""

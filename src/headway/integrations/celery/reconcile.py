@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from celery import Celery  # type: ignore[import-untyped]
@@ -48,17 +48,10 @@ class BrokerScanner(Protocol):
 class Reconciler:
     """Repairs the ledger. One node at a time does this, but two are safe."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        rules: BalancerOptions,
-        scanner: BrokerScanner,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, ledger: Ledger, rules: BalancerOptions, scanner: BrokerScanner) -> None:
         self._ledger = ledger
         self._rules = rules
         self._scanner = scanner
-        self._sleep = sleep
 
     def run(self) -> ReconcileReport:
         """Compare the ledger with the broker and repair it. Raises ``StoreError``."""
@@ -70,7 +63,7 @@ class Reconciler:
         found = self._scanner.scan(loads)
         dropped = adopted = 0
         if found.missing or found.unknown:
-            self._sleep(PAUSE)
+            time.sleep(PAUSE)
             second = self._scanner.scan(self._ledger.loads(self._rules.names))
             missing = [member for member in found.missing if member in second.missing]
             unknown = [(member, *second.unknown[member]) for member in found.unknown if member in second.unknown]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from celery import Celery  # type: ignore[import-untyped]
 
@@ -35,7 +35,9 @@ class TaskSenders:
         if self._rules.by is not None:
             user = self._value(self._rules.by, name, envelope)
             if user is None:
-                user = envelope.headers.get(USER_HEADER) or self._inherited()
+                sender = self._app.current_worker_task
+                inherited = None if sender is None else sender.request.get(USER_HEADER)
+                user = envelope.headers.get(USER_HEADER) or inherited
             if user is not None and user != "":
                 return TaskSender(f"user:{user}", str(user))
         if envelope.parent_id and envelope.root_id:
@@ -72,7 +74,3 @@ class TaskSenders:
             ]
             self._places[name] = positional.index(by) if by in positional else None
         return self._places[name]
-
-    def _inherited(self) -> Any:
-        task = self._app.current_worker_task
-        return None if task is None else task.request.get(USER_HEADER)

@@ -15,7 +15,9 @@ def shard_of(source: str, *, queues: int, width: int) -> tuple[int, ...]:
     """
     if width >= queues:
         return tuple(range(queues))
-    ranked = sorted(range(queues), key=lambda index: _hash(source, index), reverse=True)
+    texts = [f"{index}\n{source}".encode(errors="surrogatepass") for index in range(queues)]
+    hashes = [blake2b(text, digest_size=8).digest() for text in texts]
+    ranked = sorted(range(queues), key=hashes.__getitem__, reverse=True)
     return tuple(sorted(ranked[:width]))
 
 
@@ -24,7 +26,3 @@ def queue_of(user: object, *, queues: int) -> int:
     if user is None or user == "":
         return 0
     return shard_of(str(user), queues=queues, width=1)[0]
-
-
-def _hash(source: str, index: int) -> bytes:
-    return blake2b(f"{index}\n{source}".encode(errors="surrogatepass"), digest_size=8).digest()

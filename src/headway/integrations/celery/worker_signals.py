@@ -40,7 +40,8 @@ class WorkerSignals:
         signals.task_unknown.connect(self._discarded, weak=False)
         signals.task_rejected.connect(self._discarded, weak=False)
         signals.task_failure.connect(self._failed, weak=False)
-        signals.worker_process_shutdown.connect(self._process_ends, weak=False)
+        # Ends of runs that still wait for their batch are sent when the process ends.
+        signals.worker_process_shutdown.connect(lambda **_: self._ledger.close(), weak=False)
 
     def connected(self) -> bool:
         """Return whether the signals are still connected. Some test helpers remove all receivers."""
@@ -80,10 +81,6 @@ class WorkerSignals:
             task.name,
             str(request.get(USER_HEADER) or ""),
         )
-
-    def _process_ends(self, **_: Any) -> None:
-        """Send the ends of runs that still wait for their batch, because the process ends."""
-        self._ledger.close()
 
     def _is_sample(self) -> bool:
         """Return whether to learn from a run: all runs if tasks are weighed by run time, else one in ``SAMPLE``."""

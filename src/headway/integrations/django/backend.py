@@ -293,13 +293,11 @@ def _as_asked(task: Any, asked: Mapping[str, Any], alias: str) -> Any:
 def _error(text: str, traceback: str) -> Any:
     """Return an error with an importable class path. Add the module if the name has none."""
     kind = text.partition(":")[0]
-    if "." not in kind:
-        kind = f"builtins.{kind}" if hasattr(builtins, kind) else f"{errors.__name__}.{_own_error(kind)}"
+    if "." not in kind and hasattr(builtins, kind):
+        kind = f"builtins.{kind}"
+    elif "." not in kind:
+        kind = f"{errors.__name__}.{kind if isinstance(getattr(errors, kind, None), type) else JobFailed.__name__}"
     return framework.TaskError(exception_class_path=kind, traceback=traceback or text)
-
-
-def _own_error(name: str) -> str:
-    return name if isinstance(getattr(errors, name, None), type) else JobFailed.__name__
 
 
 def _aliases() -> Mapping[str, Any]:

@@ -17,10 +17,6 @@ DATABASE = "default"
 HEARTBEAT = 30.0  # Maximum seconds between renewals of leases, as in Headway's own settings.
 
 
-def _redis_url() -> str:
-    return urlsplit(os.environ.get("REDIS_URL") or "redis://localhost:6379")._replace(path="/5").geturl()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """The settings, with the names of ``settings.py`` in lower case and without the prefix.
@@ -43,7 +39,8 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.redis_url is None:
-            object.__setattr__(self, "redis_url", _redis_url())
+            server = urlsplit(os.environ.get("REDIS_URL") or "redis://localhost:6379")
+            object.__setattr__(self, "redis_url", server._replace(path="/5").geturl())
 
     @property
     def transient_store(self) -> str | None:
@@ -98,22 +95,17 @@ def database() -> str:
     return str(getattr(settings, "IOQUEUE_DATABASE", DATABASE))
 
 
-def _is_names(value: object) -> bool:
-    return isinstance(value, (list, tuple)) and all(isinstance(name, str) and name for name in value)
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e9
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 10_000
-
-
-_KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
-    "tuple[str, ...]": (_is_names, "a list of the names of modules"),
-    "int": (_is_count, "a whole number from 1 to 10000"),
-    "float": (_is_number, "a number of seconds above 0"),
-    "str": (lambda value: isinstance(value, str) and bool(value), "text"),
-    "str | None": (lambda value: value is None or (isinstance(value, str) and bool(value)), "text"),
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "tuple[str, ...]": (
+        lambda v: isinstance(v, (list, tuple)) and all(map(_is_text, v)),
+        "a list of the names of modules",
+    ),
+    "int": (lambda v: type(v) is int and 1 <= v <= 10_000, "a whole number from 1 to 10000"),
+    "float": (lambda v: type(v) in (int, float) and 0 < v < 1e9, "a number of seconds above 0"),
+    "str": (_is_text, "text"),
+    "str | None": (lambda v: v is None or _is_text(v), "text"),
 }

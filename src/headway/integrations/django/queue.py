@@ -59,7 +59,10 @@ class Queue(Headway):
         self._not_found: set[str] = set()  # Tasks named by jobs that no module declares.
         super().__init__(**worker_settings(options))
         self.client = Client(self._make_callers_store, lambda: self.settings.history)
-        self.portal = ProjectPortal(goes_by_callers_connection, lend_connection, lambda: self.client.close(), in_tests)
+        # Methods run in the calling thread, on its connection, with SQLite and in the transaction of a test.
+        self.portal = ProjectPortal(
+            lambda: is_sqlite() or in_transaction_of_a_test(), lend_connection, lambda: self.client.close(), in_tests
+        )
         self.submitter = Submitter(self, after_commit)
 
     def configure(self, **settings: Any) -> None:
@@ -216,11 +219,6 @@ def after_commit(action: Callable[[], None]) -> None:
         connection.after_commit(action)
     else:
         action()
-
-
-def goes_by_callers_connection() -> bool:
-    """Return whether methods run in the calling thread, on its connection."""
-    return is_sqlite() or in_transaction_of_a_test()
 
 
 def worker_settings(options: Options) -> dict[str, Any]:

@@ -25,9 +25,9 @@ _shared_connection: ContextVar[Any] = ContextVar("ioqueue_connection", default=N
 MIGRATE = "run manage.py migrate"
 
 
-def is_sqlite(alias: str | None = None) -> bool:
+def is_sqlite() -> bool:
     """Return whether jobs are kept in SQLite."""
-    return bool(connections[alias or database()].vendor == "sqlite")
+    return bool(connections[database()].vendor == "sqlite")
 
 
 def sqlite_address(alias: str) -> str:

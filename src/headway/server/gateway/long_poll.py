@@ -150,8 +150,7 @@ class LongPoll:
                 self._more = True
                 break
             if self._request.below is not None:
-                leave_free = policy.reserve.rule == "leave_free"
-                below = len(batch) if leave_free else sum(lease.lane not in policy.reserve.lanes for lease in batch)
+                below = policy.reserve.outside([lease.lane for lease in batch])
                 self._request = replace(self._request, below=max(0, self._request.below - below))
             handed = ResultBatch(self._store, self._session, policy)
             claimed = await self._exchange(handed, None, free=free - len(leases), wait=False)
@@ -258,10 +257,8 @@ class LongPoll:
             return free
         await session.read_leases()
         ended = {one.job_id for one in self._request.results}
-        held = [lease for lease in session.leases.values() if lease.job_id not in ended]
-        if policy.reserve.rule != "leave_free":
-            held = [lease for lease in held if lease.lane not in policy.reserve.lanes]
-        return max(0, session.registration.slots - reserved - len(held))
+        held = [lease.lane for lease in session.leases.values() if lease.job_id not in ended]
+        return max(0, session.registration.slots - reserved - policy.reserve.outside(held))
 
     async def _read_leases(self) -> None:
         idle = self._waited and not self._session.leases and not self._session.stopped

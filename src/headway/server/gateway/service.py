@@ -71,19 +71,12 @@ class NewWorker:
 class WorkerGateway:
     """Serves the workers of one server process. It belongs to one event loop."""
 
-    def __init__(
-        self,
-        store: Store,
-        in_force: CurrentPolicy,
-        *,
-        recorder: MetricsRecorder | None = None,
-        payload_max: int = 1 << 20,
-    ) -> None:
+    def __init__(self, store: Store, in_force: CurrentPolicy, *, payload_max: int = 1 << 20) -> None:
         self.store = store
         self.in_force = in_force
         self.registry = WorkerRegistry(store)
         self.durations = TaskCosts()
-        self.recorder = recorder or MetricsRecorder()
+        self.recorder = MetricsRecorder()
         self._payload_max = payload_max
         self.sessions: OrderedDict[str, WorkerSession] = OrderedDict()
         self._learned = time.monotonic()

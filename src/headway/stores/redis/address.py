@@ -21,16 +21,9 @@ from headway.stores.transport import Transport, transport_to
 SLOTS = 16_384  # Hash slots of every cluster.
 REPLICAS_MS_MAX = 4_000  # Milliseconds. Less than the 5 s after which a silent server is left.
 _OPTIONS = {
-    "prefix": "headway",
-    "replicas": "0",
-    "replicas_ms": "1000",
-    "db": "0",
-    "timeout": "",
-    "ca": "",
-    "insecure": "0",
-    "sentinel_username": "",
-    "sentinel_password": "",
-}
+    "prefix": "headway", "replicas": "0", "replicas_ms": "1000", "db": "0", "timeout": "", "ca": "", "insecure": "0",
+    "sentinel_username": "", "sentinel_password": "",
+}  # fmt: skip
 
 
 class RedisAddress(NamedTuple):

@@ -394,7 +394,7 @@ async def ask_once(address: Endpoint, login: Login, *words: str) -> Any:
     """Send one command on a connection of its own. Raises ``OSError``, ``hiredis.ReplyError``."""
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
-            connection = await RedisConnection.open(address, login, _ignore_message, _ignore_loss)
+            connection = await RedisConnection.open(address, login, lambda *_: None, lambda _: None)
             try:
                 return await connection.send(*words)
             finally:
@@ -412,9 +412,3 @@ def _node(said: Sequence[Any], source: Endpoint) -> Endpoint:
 
 def _first(address: Endpoint, addresses: Iterable[Endpoint]) -> list[Endpoint]:
     return [address, *(each for each in addresses if each != address)]
-
-
-def _ignore_message(_channel: bytes, _text: bytes) -> None: ...
-
-
-def _ignore_loss(_connection: RedisConnection) -> None: ...

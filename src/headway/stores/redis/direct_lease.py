@@ -7,6 +7,7 @@ repeats the open claim, and a repeated claim returns the same leases.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from headway.core.worker import WorkerState
@@ -17,15 +18,14 @@ from headway.stores.redis.layout import DIRECT_LEASE, read_text
 _CLOCK_DRIFT = 1.0  # Seconds by which the clocks of server and worker may differ more than at the claim.
 
 
+@dataclass(slots=True)
 class WaitingClaim:
     """An open claim, its time by the clocks of worker and server, and the message of the server since then."""
 
-    __slots__ = ("asked", "asked_at", "claim_id", "message")
-
-    def __init__(self, claim_id: bytes) -> None:
-        self.claim_id = claim_id
-        self.asked, self.asked_at = 0.0, 0
-        self.message = b""
+    claim_id: bytes
+    asked: float = 0.0
+    asked_at: int = 0
+    message: bytes = b""
 
 
 class DirectLease(NamedTuple):

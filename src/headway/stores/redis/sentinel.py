@@ -12,6 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import hiredis
@@ -131,7 +132,7 @@ class Sentinel:
         while True:
             with contextlib.suppress(OSError, hiredis.ReplyError, TimeoutError):
                 connection = await RedisConnection.open(
-                    sentinel, self._login, lambda channel, text: self._on_message(sentinel, channel, text), _ignore
+                    sentinel, self._login, partial(self._on_message, sentinel), lambda _: None
                 )
                 tries = 0
                 try:
@@ -205,9 +206,6 @@ def _read(said: Any) -> SentinelView:
     flags = pairs[b"flags"].split(b",")
     address = Endpoint(pairs[b"ip"].decode(), int(pairs[b"port"]))
     return SentinelView(address, int(pairs[b"config-epoch"]), b"failover_in_progress" in flags)
-
-
-def _ignore(_connection: RedisConnection) -> None: ...
 
 
 def _log_refusal(reply: asyncio.Future[object]) -> None:

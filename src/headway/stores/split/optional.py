@@ -58,14 +58,9 @@ class OptionalStore:
         self.abilities = self._store.abilities
         self.returns = 0  # How often it has recovered.
         self._opened = False
-        self._problem: str | None = None
+        self.away: str | None = None  # Why the store is unavailable, or None while it answers.
         self._since = 0.0  # When it became unavailable, on the monotonic clock.
         self._reconnecting: asyncio.Task[None] | None = None
-
-    @property
-    def away(self) -> str | None:
-        """Return why the store is unavailable, or None while it answers."""
-        return self._problem
 
     async def open(self) -> None:
         """Open the store, now or once it is available. Raises ``StoreError`` for a permanent error."""
@@ -87,7 +82,7 @@ class OptionalStore:
 
     async def ask(self, call: Callable[[Store], Awaitable[T]], allowance: WaitAllowance | None = None) -> T | None:
         """Call the store within the rest of an allowance. Return None if the store is unavailable."""
-        if self._problem is not None:
+        if self.away is not None:
             self._start_reconnecting()
             return None
         try:
@@ -99,9 +94,9 @@ class OptionalStore:
 
     async def require(self, call: Callable[[Store], Awaitable[T]]) -> T:
         """Call the store for what no other store can do. Raises ``StoreUnavailable``."""
-        if self._problem is not None:
+        if self.away is not None:
             self._start_reconnecting()
-            raise _missing(self._problem)
+            raise _missing(self.away)
         try:
             async with asyncio.timeout(TIMEOUT):
                 return await call(self._store)
@@ -124,10 +119,10 @@ class OptionalStore:
         await self._returned(self._store)
 
     def _lost(self, problem: Exception) -> None:
-        if self._problem is None:
+        if self.away is None:
             self._since = time.monotonic()
             log.warning(LogEvent("transient_store.unavailable", error=_text(problem)))
-        self._problem = _text(problem)
+        self.away = _text(problem)
         self._start_reconnecting()
 
     def _age(self) -> float:
@@ -142,19 +137,19 @@ class OptionalStore:
     async def _reconnect(self) -> None:
         """Try to reconnect, less and less often, until the store answers."""
         delay, warned_at, warn_after = RECONNECT, time.monotonic(), WARN_AGAIN
-        while self._problem is not None:
+        while self.away is not None:
             await asyncio.sleep(delay * random.uniform(0.7, 1.3))
             delay = min(delay * 2, RECONNECT_MAX)
             try:
                 async with asyncio.timeout(TIMEOUT * (PROMPT if self._opened else 1.0)):
                     await self._open()
             except (HeadwayError, TimeoutError) as problem:
-                self._problem = _text(problem)
+                self.away = _text(problem)
                 if time.monotonic() - warned_at > warn_after:
-                    log.warning(LogEvent("transient_store.unavailable", after=self._age(), error=self._problem))
+                    log.warning(LogEvent("transient_store.unavailable", after=self._age(), error=self.away))
                     warned_at, warn_after = time.monotonic(), min(warn_after * 2, WARN_AGAIN_MAX)
             else:
-                self._problem = None
+                self.away = None
                 self.returns += 1
                 log.warning(LogEvent("transient_store.recovered", after=self._age()))
 

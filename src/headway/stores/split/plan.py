@@ -94,7 +94,8 @@ def join_views(durable: Snapshot, transient: Mapping[ClassKey, ClassView]) -> Sn
             since = [at for at in (oldest_at, durable_view.oldest_at) if at is not None]
             waiting = durable_view.waiting + view.waiting
             classes[key] = durable_view._replace(waiting=waiting, oldest_at=min(since, default=None), fair=True)
-    return durable._replace(classes=tuple(sorted(classes.values(), key=_by_key)))
+    keys = sorted(classes, key=lambda key: (key.lane, key.needs, key.rung or "", key.persist))
+    return durable._replace(classes=tuple(classes[key] for key in keys))
 
 
 def join_stats(durable: Stats, transient: Stats) -> Stats:
@@ -111,8 +112,3 @@ def join_stats(durable: Stats, transient: Stats) -> Stats:
 def _sum(*counts: Mapping[str, int]) -> dict[str, int]:
     names: Iterable[str] = dict.fromkeys(name for each in counts for name in each)
     return {name: sum(each.get(name, 0) for each in counts) for name in names}
-
-
-def _by_key(view: ClassView) -> tuple[str, tuple[str, ...], str, bool]:
-    key = view.key
-    return (key.lane, key.needs, key.rung or "", key.persist)

@@ -285,16 +285,12 @@ class SplitStore:
 
     async def renew(self, beat: base.Heartbeat) -> base.HeartbeatReply:
         answer = await self._durable.renew(beat)
-        if answer.state is not WorkerState.DEAD:
-            await self._renew_transient(beat)
-        return answer
-
-    async def _renew_transient(self, beat: base.Heartbeat) -> None:
-        """Renew at the transient store too. The durable leases do not wait for a slow renewal."""
-        if self._renewing is None or self._renewing.done():
+        # The durable leases do not wait for a slow renewal at the transient store.
+        if answer.state is not WorkerState.DEAD and (self._renewing is None or self._renewing.done()):
             asked = self._transient.ask(lambda store: _register(store, beat._replace(held=())))
             self._renewing = asyncio.get_running_loop().create_task(asked)
             await asyncio.wait({self._renewing}, timeout=RENEW_SECONDS)
+        return answer
 
     def _may_be_unknown(self, worker_id: str) -> bool:
         """Return whether a worker may have been lost or have expired in an outage of the transient store."""

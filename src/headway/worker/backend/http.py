@@ -310,9 +310,7 @@ class HttpJobSource:
 
     def _left(self, free: int, free_below: int, leases: Sequence[Lease]) -> tuple[int, int]:
         """Return what is left of the free slots once these jobs have begun."""
-        reserve = self._in_force.policy.reserve
-        leave_free = reserve.rule == "leave_free"
-        below = len(leases) if leave_free else sum(lease.lane not in reserve.lanes for lease in leases)
+        below = self._in_force.policy.reserve.outside([lease.lane for lease in leases])
         return free - len(leases), free_below - below
 
     async def _results(self, results: list[messages.ResultReport]) -> None:

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from headway.client.codec import decode_result
@@ -220,13 +221,12 @@ def _outcome(ended: wire.JobEnd) -> Any:
             raise TaskFailed(Raised(error))
 
 
+@dataclass(frozen=True, slots=True)
 class Encoded:
     """A result that the job's process has encoded. The runner decodes it only for a middleware or a listener."""
 
-    __slots__ = ("error", "payload")
-
-    def __init__(self, payload: bytes | None, error: str | None) -> None:
-        self.payload, self.error = payload, error
+    payload: bytes | None
+    error: str | None
 
     def value(self) -> Any:
         return decode_result(self.payload)

@@ -11,6 +11,7 @@ from typing import Any
 from headway.client.context import current
 from headway.client.invoke import invoke_plain, run_on_loop
 from headway.client.task import no_loop
+from headway.runtime.bounded_wait import done_even_if_cancelled
 from headway.worker.active_job import ActiveJob
 
 Outcome = tuple[Any, BaseException | None]
@@ -30,9 +31,13 @@ class ThreadExecutor:
         loop = asyncio.get_running_loop()
         variables = contextvars.copy_context()
         # The outcome comes back as a value: a future cannot carry StopIteration, nor a loop survive SystemExit.
-        value, error = await _to_its_end(self._begin(loop, lambda: variables.run(_call, job, loop)))
+        running = self._begin(loop, lambda: variables.run(_call, job, loop))
+        cancelled = await done_even_if_cancelled(running)  # A running thread keeps its slot busy.
+        value, error = running.result()
         if error is not None:
             raise error
+        if cancelled:
+            raise asyncio.CancelledError
         return value
 
     def _begin(self, loop: asyncio.AbstractEventLoop, work: Callable[[], Outcome]) -> asyncio.Future[Outcome]:
@@ -60,15 +65,3 @@ def _call(job: ActiveJob, loop: asyncio.AbstractEventLoop) -> Outcome:
         return invoke_plain(task.fn, args, kwargs, task.signature.dependencies, job.context, bounce), None
     except BaseException as error:
         return None, error
-
-
-async def _to_its_end(future: asyncio.Future[Outcome]) -> Outcome:
-    """Wait for a thread, even if the waiter is cancelled, because a running thread keeps its slot busy."""
-    cancelled = False
-    while not future.done():
-        try:
-            await asyncio.shield(future)
-        except asyncio.CancelledError:
-            cancelled = True
-    value, error = future.result()
-    return value, error or (asyncio.CancelledError() if cancelled else None)

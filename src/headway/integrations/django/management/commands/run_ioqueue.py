@@ -97,5 +97,6 @@ class Command(BaseCommand):
 
 
 def _log_up(up: RunnerReady, _: Store) -> None:
-    tasks = sum(offer.startswith("task:") for offer in up.offers)
-    log.info(LogEvent("worker.up", worker=up.worker_id, store=mask(up.store), slots=up.slots, tasks=tasks))
+    tasks = sum(offer.startswith("task:") for offer in up.worker.offers)
+    facts = {"worker": up.worker.worker_id, "store": mask(up.store), "slots": up.worker.slots, "tasks": tasks}
+    log.info(LogEvent("worker.up", **facts))
