@@ -6,13 +6,15 @@ from typing import Any
 
 import msgspec
 
-from headway.core.job import RetryRule
+from headway.core.job import NewJob, RetryRule, SubmitReply
 from headway.core.policy.document import LimitRule
+from headway.runtime.job_ids import new_job_id
 from headway.stores.base import Store
 from headway.stores.unreadable import DocumentReader
 
 TASKS = "task"
 CRONS = "cron"
+CRON_PAUSES = "cron_pause"  # A document of this kind and a cron's name exists while an operator has paused the cron.
 DAMAGED = -1  # In place of the version of a damaged document, which must not be overwritten by a tick.
 
 
@@ -129,3 +131,62 @@ async def mark_ticked(store: Store, cron: CronDocument, version: int, ticked_at:
     """Record that a cron's ticks up to a moment were handled. Return False if another process did so first."""
     body = _encode(msgspec.structs.replace(cron, ticked_at=ticked_at))
     return await store.write(CRONS, cron.task, body, if_version=version) is not None
+
+
+def cron_job(cron: CronDocument, key: str) -> NewJob:
+    """Return the job of a cron. ``key`` tells its runs apart: a second submit with the same key changes nothing."""
+    return NewJob(
+        job_id=new_job_id(),
+        task=cron.task,
+        payload=cron.payload,
+        digest=b"",  # The idempotency key already identifies the job.
+        lane=cron.lane,
+        max_retries=cron.max_retries,
+        timeout_ms=cron.timeout_ms,
+        needs=cron.needs,
+        retry=cron.retry,
+        idempotency_key=f"{cron_prefix(cron.task)}{key}",
+        unique_key=cron.unique_key,
+        rung=cron.rung,
+        tenant=cron.tenant,
+        limits=cron.limits,
+    )
+
+
+def cron_prefix(task: str) -> str:
+    """Return how the idempotency keys of a cron's jobs begin."""
+    return f"cron:{task}:"
+
+
+async def read_paused_crons(store: Store) -> set[str]:
+    """Return the names of the crons that an operator has paused."""
+    return {document.name for document in await store.read(CRON_PAUSES)}
+
+
+async def pause_cron(store: Store, name: str) -> bool:
+    """Let a cron submit no more jobs. Return False if there is no such cron."""
+    if not await store.read(CRONS, name):
+        return False
+    if not await store.read(CRON_PAUSES, name):
+        await store.write(CRON_PAUSES, name, b"paused")
+    return True
+
+
+async def resume_cron(store: Store, name: str) -> bool:
+    """Let a cron submit jobs again, from its next tick on. Return False if there is no such cron.
+
+    A process that ran meanwhile has marked the ticks in between as handled. Otherwise the cron's ``catch_up`` decides.
+    """
+    if not await store.read(CRONS, name):
+        return False
+    if await store.read(CRON_PAUSES, name):
+        await store.write(CRON_PAUSES, name, None)
+    return True
+
+
+async def run_cron(store: Store, name: str, now_at: int) -> SubmitReply | None:
+    """Submit a job of a cron now. Return None if there is no such cron."""
+    for cron, _ in await read_crons(store):
+        if cron.task == name:
+            return (await store.submit([cron_job(cron, f"now:{now_at}")]))[0]
+    return None

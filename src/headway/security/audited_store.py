@@ -15,7 +15,7 @@ from headway.core.errors import PolicyError
 from headway.core.job import JobId, State
 from headway.core.policy.enforced import PauseSet
 from headway.core.worker import WorkerState
-from headway.policy_store.catalogue import CRONS, TASKS
+from headway.policy_store.catalogue import CRON_PAUSES, CRONS, TASKS
 from headway.policy_store.rule_documents import PAUSES
 from headway.policy_store.versions import CURRENT, pointed_version, read_applied
 from headway.security.audit import Group, record
@@ -77,7 +77,7 @@ class AuditedStore:
         return done
 
     async def write(self, kind: str, name: str, body: bytes | None, *, if_version: int | None = None) -> int | None:
-        is_audited = (kind, name) in ((POLICIES, CURRENT), (RULES, PAUSES)) or kind in (TASKS, CRONS)
+        is_audited = (kind, name) in ((POLICIES, CURRENT), (RULES, PAUSES)) or kind in (TASKS, CRONS, CRON_PAUSES)
         known = await self._store.read(kind, name) if is_audited else []
         version = await self._store.write(kind, name, body, if_version=if_version)
         if is_audited and version is not None and body != (known[0].body if known else None):
@@ -124,6 +124,8 @@ class AuditedStore:
             names = sorted(set(now.names()) ^ set(was.names()))
             if names:
                 await self._record(what, ", ".join(names), before=paused_values(was), after=paused_values(now))
+        elif kind == CRON_PAUSES:
+            await self._record("cron.resume" if body is None else "cron.pause", name)
         else:
             what = f"{kind}.{'remove' if body is None else 'write'}"
             await self._record(what, name, before=None if before is None else _digest(before.body), after=_digest(body))
