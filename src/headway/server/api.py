@@ -15,7 +15,24 @@ from headway.server.docs import add_docs
 from headway.server.guard import AROUND, EFFECT, Guard
 from headway.server.maintenance import MountedMaintenance, run_maintenance
 from headway.server.messages import describe_messages
-from headway.server.routes import admin, fasdis, health, interactive, policy, queue, streams, tasks, workers
+from headway.server.routes import (
+    admin,
+    bulk,
+    crons,
+    fasdis,
+    health,
+    interactive,
+    live,
+    overview,
+    policy,
+    queue,
+    series,
+    session,
+    streams,
+    system,
+    tasks,
+    workers,
+)
 from headway.server.service import Service
 from headway.version import __version__
 
@@ -31,12 +48,30 @@ TAGS = {
     "policy": "The policy in force.",
     "streams": "What happens to a task, as it happens.",
     "sessions": "Tasks that talk with the client that opened them.",
+    "session": "Sign-in for browsers.",
     "operating": "Workers, pauses, the catalogue and the audit.",
     "workers": "The protocol of workers that speak HTTP.",
     "fasdis": "One call to schedule a task, one to look at it.",
     "health": "What machines ask: probes and metrics.",
 }
-FAMILIES = (tasks, queue, policy, streams, interactive, admin, workers, fasdis, health)
+FAMILIES = (
+    tasks,
+    bulk,
+    queue,
+    overview,
+    series,
+    policy,
+    streams,
+    live,
+    interactive,
+    session,
+    admin,
+    crons,
+    system,
+    workers,
+    fasdis,
+    health,
+)
 
 
 def headway_api(

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from starlette.responses import Response
 
 from headway.core.job import JobId, JobRecord
 from headway.core.policy.document import Policy
+from headway.core.search import JobSearch
 from headway.server.problems import Problem
 from headway.server.replies import encode
 from headway.server.serializers import task_values
 from headway.server.service import Service
+from headway.server.waiting_rows import WaitingRows
 from headway.stores.base import JobQuery, next_page
 from headway.stores.paging import find_in_steps, get_in_steps
+from headway.stores.searching import needs_reasons, scan
 
 PAGE, PAGE_MAX = 50, 500  # Items of a list: by default, and at most.
 PAGE_BYTES = 4 << 20  # Maximum bytes of a page. A single larger item has a page of its own.
 LISTED_MAX = 1 << 10  # Bytes of parameters or a result that a list shows without `include`.
+SCANNED_MAX = 5_000  # Tasks that one page of a search looks at.
 LARGE = ("parameters", "result")  # The fields that a list leaves out if they are larger.
 
 
@@ -51,22 +56,60 @@ class Page:
 
 
 async def task_page(
-    service: Service, query: JobQuery, *, include: Collection[str] = (), history: bool = False
+    service: Service, query: JobQuery, *, include: Collection[str] = (), history: bool = False, explain: bool = False
 ) -> Response:
-    """Return a page of the tasks that a query finds.
+    """Return a page of the tasks that a query finds. ``explain``: with why each waiting task waits.
 
     A process builds only a few pages at the same time, and reads a few jobs at a time, so that memory stays bounded.
     """
     policy = await service.policy()
     find = service.client.find if history else (await service.store()).find
     page, shown = Page("items", query.limit), query
+    rows = WaitingRows(await service.forecast(), policy) if explain else None
     async with service.listing:
         async for job in find_in_steps(find, query._replace(limit=query.limit + 1)):
             after = next_page(query, job)
-            if not page.add(listed_task(job, policy, write_cursor(after), include)):
+            if not page.add(listed_task(job, policy, write_cursor(after), include, rows)):
                 return page.answer(write_cursor(shown))
             shown = after
     return page.answer(None)
+
+
+async def search_page(
+    service: Service,
+    search: JobSearch,
+    *,
+    tenant: str | None,
+    before: int | None,
+    most: int,
+    include: Collection[str] = (),
+    explain: bool = False,
+) -> Response:
+    """Return a page of the tasks that fit a search. It ends early after many tasks that do not fit.
+
+    A page that is not full but has a cursor goes on where it ended.
+    """
+    policy, store, page, seen = await service.policy(), await service.store(), Page("items", most), 0
+    forecast = await service.forecast() if explain or needs_reasons(search) else None
+    rows = WaitingRows(forecast, policy) if forecast is not None else None
+    reason_of = rows.reason_of if rows is not None else _no_reason
+    last = before
+    async with service.listing:
+        scanned = scan(store.find, store.get, search, reason_of, tenant=tenant, before=before)
+        async with aclosing(scanned) as found:
+            async for job, fits in found:
+                seen += 1
+                row = rows if explain else None
+                if fits and not page.add(listed_task(job, policy, str(job.seq), include, row)):
+                    return page.answer(str(last))
+                last = job.seq
+                if seen >= SCANNED_MAX:
+                    return page.answer(str(last))
+    return page.answer(None)
+
+
+def _no_reason(_: JobRecord) -> str | None:
+    return None
 
 
 async def named_tasks(
@@ -83,11 +126,14 @@ async def named_tasks(
     return page.answer(None)
 
 
-def listed_task(job: JobRecord, policy: Policy, cursor: str, include: Collection[str] = ()) -> dict[str, Any]:
+def listed_task(
+    job: JobRecord, policy: Policy, cursor: str, include: Collection[str] = (), rows: WaitingRows | None = None
+) -> dict[str, Any]:
     """Return a task as lists show it: without large parameters and results, unless ``include`` names them."""
     sizes = {"parameters": len(job.payload), "result": len(job.result or b"")}
     omitted = [name for name in LARGE if sizes[name] > LISTED_MAX and name not in include]
-    return task_values(job, policy, omitted=omitted) | {"omitted": omitted, "cursor": cursor}
+    values = task_values(job, policy, omitted=omitted) | {"omitted": omitted, "cursor": cursor}
+    return values if rows is None else values | rows.explain(job)
 
 
 def named_page(name: str, items: Iterable[tuple[str, Any]], *, after: str | None, most: int) -> Response:
