@@ -34,6 +34,7 @@ from headway.server.routes import (
     workers,
 )
 from headway.server.service import Service
+from headway.server.web.dashboard import add_dashboard
 from headway.version import __version__
 
 ABOUT = """Submit tasks, watch them, ask why they wait, and run them from any language.
@@ -75,13 +76,18 @@ FAMILIES = (
 
 
 def headway_api(
-    app: Headway, *, hosts: Iterable[str] = (), origins: Iterable[str] = (), may_open: bool = True
+    app: Headway,
+    *,
+    hosts: Iterable[str] = (),
+    origins: Iterable[str] = (),
+    may_open: bool = True,
+    ui: bool = False,
 ) -> FastAPI:
     """Build the ASGI application of an app, to serve it or to mount it in another application.
 
     ``hosts``: further host names that it accepts while no token exists. ``origins``: origins of pages that may open
     its WebSockets. ``may_open``: accept callers without a token while none exists. The guard then refuses requests
-    from other machines.
+    from other machines. ``ui``: serve the dashboard at ``/ui/``.
     """
     service = Service(app, may_open=may_open)
 
@@ -113,6 +119,8 @@ def headway_api(
     api.include_router(streams.sockets)
     api.include_router(interactive.sockets)
     add_docs(api)
+    if ui:
+        add_dashboard(api, app.settings.ui_label)
     api.add_middleware(MountedMaintenance, service=service)
     body_max = app.settings.http_payload_max + AROUND
     api.add_middleware(Guard, tokens=service.tokens, hosts=hosts, origins=origins, body_max=body_max)

@@ -67,6 +67,9 @@ ADDED = (
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 _REPLACED = frozenset({b"server", *(name for name, _ in ADDED)})
+# For files whose address is a digest of them. No cache stores anything else.
+IMMUTABLE = "public, max-age=31536000, immutable"
+_STORED = (b"cache-control", IMMUTABLE.encode())
 _Headers = dict[bytes, bytes]
 COOKIE_NAME = COOKIE.encode() + b"="
 
@@ -327,8 +330,11 @@ class _GuardedResponse:
             if self.body is not None and self.body.problem is not None and message["status"] >= 400:
                 return  # The application complains about a body that it never got. The guard replies with the cause.
             self.started = True
-            kept = [pair for pair in message.get("headers", ()) if pair[0].lower() not in _REPLACED]
-            message["headers"] = [*kept, *ADDED]
+            given = message.get("headers", ())
+            stored = _STORED in given
+            kept = [pair for pair in given if pair[0].lower() not in _REPLACED]
+            added = [_STORED if pair[0] == b"cache-control" else pair for pair in ADDED] if stored else ADDED
+            message["headers"] = [*kept, *added]
         elif kind == "http.response.body" and not self.started:
             return
         elif kind in ("websocket.accept", "websocket.close"):
