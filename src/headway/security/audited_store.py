@@ -61,6 +61,16 @@ class AuditedStore:
         await self._record_jobs(job_ids, before, after, _retry_name)
         return after
 
+    async def reschedule(
+        self, job_ids: Sequence[JobId], *, lane: str | None = None, now: bool = False
+    ) -> list[State | None]:
+        after = await self._store.reschedule(job_ids, lane=lane, now=now)
+        moved = [job_id for job_id, state in zip(job_ids, after, strict=True) if state is State.QUEUED]
+        if moved:
+            facts = {"lane": lane, "now": now, "jobs": len(moved)}
+            await self._record("task.reschedule", _named(moved), after=facts)
+        return after
+
     async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:
         removed = await self._store.purge(states, job_ids, limit=limit)
         if removed:
