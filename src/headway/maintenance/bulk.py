@@ -104,11 +104,13 @@ def _no_reason(_: JobRecord) -> str | None:
     return None
 
 
-async def count_matching(store: Store, policy: Policy, action: str, search: JobSearch, tenant: str | None) -> BulkCount:
+async def count_matching(
+    store: Store, policy: Policy, action: str, search: JobSearch, tenant: str | None, lane: str | None = None
+) -> BulkCount:
     """Count the jobs that an action would change."""
     count, examples, until = 0, list[JobRecord](), time.monotonic() + COUNT_SECONDS
     async for job, fits in matching(store, policy, search, tenant):
-        if fits and _concerns(action, job):
+        if fits and _concerns(action, lane, job):
             count += 1
             if len(examples) < EXAMPLES:
                 examples.append(job)
@@ -117,8 +119,11 @@ async def count_matching(store: Store, policy: Policy, action: str, search: JobS
     return BulkCount(count, True, examples)
 
 
-def _concerns(action: str, job: JobRecord) -> bool:
-    return action != "run_now" or job.due_at is not None
+def _concerns(action: str, lane: str | None, job: JobRecord) -> bool:
+    """Return whether an action changes anything of a job."""
+    if action == "run_now":
+        return job.due_at is not None
+    return action != "change_lane" or job.lane != lane
 
 
 async def start_operation(
@@ -219,7 +224,7 @@ class BulkRunner:
         async for job, fits in matching(self._store, self._policy(), search, kept.tenant, kept.before):
             if kept.before is None and job.submitted_at > kept.created_at:
                 continue  # It came after the operation.
-            if fits and _concerns(kept.action, job):
+            if fits and _concerns(kept.action, kept.lane, job):
                 page.append(job.job_id)
             last = job.seq
             if len(page) >= PAGE:
@@ -259,7 +264,11 @@ async def apply_action(store: Store, action: str, job_ids: list[JobId], lane: st
             return sum(state is State.QUEUED for state in await store.retry(job_ids))
         case "purge":
             return await store.purge((State.DEAD_LETTER,), job_ids, limit=len(job_ids))
-    raise ConfigError(f"this release cannot {action} jobs")
+        case "run_now":
+            return sum(state is State.QUEUED for state in await store.reschedule(job_ids, now=True))
+        case "change_lane":
+            return sum(state is State.QUEUED for state in await store.reschedule(job_ids, lane=lane))
+    raise ConfigError(f"this release has no bulk action {action!r}")
 
 
 async def _prune(store: Store, now_at: int) -> None:

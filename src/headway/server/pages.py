@@ -16,7 +16,6 @@ from headway.server.problems import Problem
 from headway.server.replies import encode
 from headway.server.serializers import task_values
 from headway.server.service import Service
-from headway.server.waiting_rows import WaitingRows
 from headway.stores.base import JobQuery, next_page
 from headway.stores.paging import find_in_steps, get_in_steps
 from headway.stores.searching import needs_reasons, scan
@@ -65,11 +64,12 @@ async def task_page(
     policy = await service.policy()
     find = service.client.find if history else (await service.store()).find
     page, shown = Page("items", query.limit), query
-    rows = WaitingRows(await service.forecast(), policy) if explain else None
+    rows = await service.views.rows() if explain else None
     async with service.listing:
         async for job in find_in_steps(find, query._replace(limit=query.limit + 1)):
             after = next_page(query, job)
-            if not page.add(listed_task(job, policy, write_cursor(after), include, rows)):
+            more = {} if rows is None else await rows.explain(job)
+            if not page.add(listed_task(job, policy, write_cursor(after), include) | more):
                 return page.answer(write_cursor(shown))
             shown = after
     return page.answer(None)
@@ -90,8 +90,7 @@ async def search_page(
     A page that is not full but has a cursor goes on where it ended.
     """
     policy, store, page, seen = await service.policy(), await service.store(), Page("items", most), 0
-    forecast = await service.forecast() if explain or needs_reasons(search) else None
-    rows = WaitingRows(forecast, policy) if forecast is not None else None
+    rows = await service.views.rows() if explain or needs_reasons(search) else None
     reason_of = rows.reason_of if rows is not None else _no_reason
     last = before
     async with service.listing:
@@ -99,9 +98,10 @@ async def search_page(
         async with aclosing(scanned) as found:
             async for job, fits in found:
                 seen += 1
-                row = rows if explain else None
-                if fits and not page.add(listed_task(job, policy, str(job.seq), include, row)):
-                    return page.answer(str(last))
+                if fits:
+                    more = await rows.explain(job) if explain and rows is not None else {}
+                    if not page.add(listed_task(job, policy, str(job.seq), include) | more):
+                        return page.answer(str(last))
                 last = job.seq
                 if seen >= SCANNED_MAX:
                     return page.answer(str(last))
@@ -126,14 +126,11 @@ async def named_tasks(
     return page.answer(None)
 
 
-def listed_task(
-    job: JobRecord, policy: Policy, cursor: str, include: Collection[str] = (), rows: WaitingRows | None = None
-) -> dict[str, Any]:
+def listed_task(job: JobRecord, policy: Policy, cursor: str, include: Collection[str] = ()) -> dict[str, Any]:
     """Return a task as lists show it: without large parameters and results, unless ``include`` names them."""
     sizes = {"parameters": len(job.payload), "result": len(job.result or b"")}
     omitted = [name for name in LARGE if sizes[name] > LISTED_MAX and name not in include]
-    values = task_values(job, policy, omitted=omitted) | {"omitted": omitted, "cursor": cursor}
-    return values if rows is None else values | rows.explain(job)
+    return task_values(job, policy, omitted=omitted) | {"omitted": omitted, "cursor": cursor}
 
 
 def named_page(name: str, items: Iterable[tuple[str, Any]], *, after: str | None, most: int) -> Response:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headway.core.diagnostics import QueueDiagnostics
 from headway.core.job import ClassKey, JobRecord, State
 from headway.core.policy.document import DAY, HOUR, TENANT, LimitRule, Policy
-from headway.core.policy.enforced import PAUSE, parameter_value
+from headway.core.policy.enforced import counter_name, parameter_value
 from headway.core.policy.estimate import EstimateRequest, Forecast
 from headway.core.policy.guarantees import Pool, guarantees_of
 from headway.core.policy.ladder import RunningJobs
 from headway.core.policy.positions import waiting_in
 from headway.core.policy.units import write_rate
+from headway.core.policy.wait_reasons import blocked_queue_reason
 from headway.core.policy.why import class_reasons
 from headway.core.search import JobSearch, write_search
 from headway.core.timestamps import write_moment
@@ -26,7 +27,16 @@ from headway.metrics.export import idle_reserve
 from headway.metrics.series import ALL, HOUR_MS, MINUTE_MS, SeriesStep, read_series, wait_quantile
 from headway.server.serializers import estimate_values, worker_values
 from headway.server.shared_read import Coalescer
-from headway.stores.base import JobQuery, LaneStats, Stats
+from headway.server.waiting_rows import WaitingRows
+from headway.stores.base import (
+    WAITING_COUNTED,
+    BlockedStats,
+    JobQuery,
+    LaneStats,
+    QueueBreakdown,
+    Stats,
+    TenantStats,
+)
 from headway.stores.paging import find_in_steps, without_values
 
 if TYPE_CHECKING:
@@ -37,7 +47,9 @@ SLOW_AGE = 5.0  # Seconds for which they share what changes slowly.
 RUNNING_READ = 1_000  # Executing jobs that a view reads.
 RUNG_TASKS = 200
 TENANTS_MAX = 1_000
+COUNTED_ANEW = 20  # Tenants with more waiting jobs than a breakdown counts, whose jobs are counted one by one.
 KEYS_SHOWN = 10
+NOT_BLOCKED = BlockedStats()
 WORKERS_MAX = 1_000
 DEAD_LETTERS_READ = 5_000  # Dead letters that are grouped, the newest first.
 MESSAGE_MAX = 300  # Characters of the message of an example.
@@ -52,14 +64,6 @@ class SlowFacts(NamedTuple):
     accuracy: Mapping[str, AccuracySummary]
 
 
-class TenantRow(NamedTuple):
-    """A tenant's jobs in a store now."""
-
-    waiting: int = 0
-    running: int = 0
-    oldest_at: int | None = None
-
-
 class Views:
     """The views of one process."""
 
@@ -69,6 +73,7 @@ class Views:
         self._overview: Coalescer[dict[str, Any]] = Coalescer(self._read_overview)
         self._tenants: Coalescer[dict[str, Any]] = Coalescer(self._read_tenants)
         self._limits: Coalescer[dict[str, Any]] = Coalescer(self._read_limits)
+        self._breakdown: Coalescer[QueueBreakdown] = Coalescer(self._read_breakdown)
         self._dead_letters: dict[str | None, Coalescer[dict[str, Any]]] = {}
 
     async def overview(self) -> dict[str, Any]:
@@ -82,6 +87,19 @@ class Views:
     async def limits(self) -> dict[str, Any]:
         """Return the limits and the ladder."""
         return await self._limits.recent(NOW_AGE)
+
+    async def rows(self) -> WaitingRows:
+        """Return what explains the waiting tasks of one list."""
+        service = self._service
+        forecast, policy, store = await service.forecast(), await service.policy(), await service.store()
+        return WaitingRows(forecast, policy, (await self.breakdown()).blocked, store.diagnose_job)
+
+    async def breakdown(self) -> QueueBreakdown:
+        """Return the jobs by tenant and by limit, at most a second old."""
+        return await self._breakdown.recent(NOW_AGE)
+
+    async def _read_breakdown(self) -> QueueBreakdown:
+        return await (await self._service.store()).breakdown(limit=TENANTS_MAX)
 
     async def dead_letters(self, tenant: str | None) -> dict[str, Any]:
         """Return the groups of dead letters, of one tenant or of all."""
@@ -128,30 +146,26 @@ class Views:
         service = self._service
         stats, forecast, policy = await service.client.stats(), await service.forecast(), await service.policy()
         slow = await self._slow.recent(SLOW_AGE)
-        return overview_values(stats, forecast, policy, slow)
+        return overview_values(stats, forecast, policy, slow, (await self.breakdown()).blocked)
 
     async def _read_tenants(self) -> dict[str, Any]:
         service = self._service
         store, policy = await service.store(), await service.policy()
         queue = (await service.forecast()).queue
-        use = await read_tenant_use(store, queue.now_at)
-        running = Counter(job.tenant for job in await self._running() if job.tenant is not None)
-        names = {*policy.tenants.weights, *use, *running} - {""}
-        rows: dict[str, TenantRow] = {}
-        for tenant in sorted(names)[:TENANTS_MAX]:
-            lanes = await store.waiting_of(tenant)
-            oldest = [lane.oldest_at for lane in lanes.values() if lane.oldest_at is not None]
-            waiting = sum(lane.waiting for lane in lanes.values())
-            rows[tenant] = TenantRow(waiting, running[tenant], min(oldest, default=None))
+        use, rows = await read_tenant_use(store, queue.now_at), (await self.breakdown()).tenants
+        for tenant in [name for name, row in rows.items() if row.waiting >= WAITING_COUNTED][:COUNTED_ANEW]:
+            waiting = sum(lane.waiting for lane in (await store.waiting_of(tenant)).values())
+            rows = rows | {tenant: rows[tenant]._replace(waiting=waiting)}
         items = tenant_values(rows, use, queue, policy)
-        return {"at": write_moment(queue.now_at), "items": items, "complete": len(names) <= TENANTS_MAX}
+        return {"at": write_moment(queue.now_at), "items": items, "complete": len(rows) < TENANTS_MAX}
 
     async def _read_limits(self) -> dict[str, Any]:
         queue, policy = (await self._service.forecast()).queue, await self._service.policy()
         ladder = None
         if policy.ladder.rungs:
             ladder = ladder_values(queue, policy, await self._running())
-        return {"at": write_moment(queue.now_at), "items": limit_values(queue, policy), "ladder": ladder}
+        items = limit_values(queue, policy, (await self.breakdown()).blocked)
+        return {"at": write_moment(queue.now_at), "items": items, "ladder": ladder}
 
     async def _running(self) -> list[JobRecord]:
         query = JobQuery((State.EXECUTING,), limit=RUNNING_READ)
@@ -178,7 +192,9 @@ def group_values(task: str, kind: str | None, jobs: Sequence[JobRecord], now_at:
     }
 
 
-def overview_values(stats: Stats, forecast: Forecast, policy: Policy, slow: SlowFacts) -> dict[str, Any]:
+def overview_values(
+    stats: Stats, forecast: Forecast, policy: Policy, slow: SlowFacts, blocked: Mapping[str, BlockedStats]
+) -> dict[str, Any]:
     """Return the queue as it is now."""
     queue, live = forecast.queue, stats.live_workers
     oldest = [lane.oldest_at for lane in stats.lanes.values() if lane.oldest_at is not None and lane.waiting]
@@ -196,7 +212,7 @@ def overview_values(stats: Stats, forecast: Forecast, policy: Policy, slow: Slow
         "dead_letters": stats.kept.get(State.DEAD_LETTER, 0),
         "lanes": lanes,
         "slots": slots,
-        "waiting_by_reason": waiting_by_reason(stats, queue, policy),
+        "waiting_by_reason": waiting_by_reason(stats, queue, policy, blocked),
         "accuracy": {lane: asdict(one) for lane, one in slow.accuracy.items()},
         "paused": queue.rules.paused.names(),
     }
@@ -280,13 +296,18 @@ def _lane_slots(sure: float, lane: LaneStats, stats: Stats) -> dict[str, Any]:
     }
 
 
-def waiting_by_reason(stats: Stats, queue: QueueDiagnostics, policy: Policy) -> dict[str, int]:
-    """Return how many tasks wait for each reason, by class."""
+def waiting_by_reason(
+    stats: Stats, queue: QueueDiagnostics, policy: Policy, blocked: Mapping[str, BlockedStats]
+) -> dict[str, int]:
+    """Return how many tasks wait for each reason, by class and by blocked queue."""
     found: Counter[str] = Counter()
     reasons = class_reasons(queue, policy)
     for view in queue.snapshot.classes:
         if view.waiting:
             found[reasons[view.key]] += view.waiting
+    for key, one in blocked.items():
+        rule = queue.rules.limits.get(key.partition("=")[0])
+        found[blocked_queue_reason(key, is_rate=rule is not None and rule.count is not None)] += one.waiting
     delayed = sum(lane.delayed for lane in stats.lanes.values())
     if delayed:
         found["scheduled"] = delayed
@@ -310,7 +331,7 @@ def _failed(step: SeriesStep) -> int:
 
 
 def tenant_values(
-    rows: Mapping[str, TenantRow], use: Mapping[str, TenantUse], queue: QueueDiagnostics, policy: Policy
+    rows: Mapping[str, TenantStats], use: Mapping[str, TenantUse], queue: QueueDiagnostics, policy: Policy
 ) -> list[dict[str, Any]]:
     """Return the tenants with work now or in the last hour, the one that suffers most first."""
     weights, paused = policy.tenants, queue.rules.paused
@@ -322,7 +343,11 @@ def tenant_values(
     full = _full_keys(queue)
     found = []
     for name in active:
-        row, had, weight = rows.get(name, TenantRow()), use.get(name), weights.weights.get(name, weights.default_weight)
+        row, had, weight = (
+            rows.get(name, TenantStats()),
+            use.get(name),
+            weights.weights.get(name, weights.default_weight),
+        )
         entitled = weight / whole
         share = None if not ran else (0.0 if had is None else had.seconds / ran)
         found.append(
@@ -364,15 +389,19 @@ def _tenant_of(key: str, rule: LimitRule) -> str | None:
     return tenant.replace("%3D", "=").replace("%25", "%") if separated else None
 
 
-def limit_values(queue: QueueDiagnostics, policy: Policy) -> list[dict[str, Any]]:
-    """Return each limit with the tasks that count against it."""
+def limit_values(
+    queue: QueueDiagnostics, policy: Policy, blocked: Mapping[str, BlockedStats]
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return each limit with the tasks that count against it and those that wait for it."""
     held = Counter(key for job in queue.executing for key in job.held)
+    keys_of: dict[str, list[str]] = {}
+    for key in {*held, *blocked}:
+        keys_of.setdefault(key.partition("=")[0], []).append(key)
     found = []
     for name, rule in sorted(queue.rules.limits.items()):
-        keys = {
-            key: count for key, count in held.items() if key.partition("=")[0] == name and not key.startswith(PAUSE)
-        }
-        top = sorted(keys.items(), key=lambda pair: (-pair[1], pair[0]))[:KEYS_SHOWN]
+        keys = sorted(keys_of.get(counter_name(name), ()))
+        keys.sort(key=lambda key: (blocked.get(key, NOT_BLOCKED).waiting, held[key]), reverse=True)
+        waits = [blocked[key] for key in keys if key in blocked]
         found.append(
             {
                 "name": name,
@@ -383,19 +412,29 @@ def limit_values(queue: QueueDiagnostics, policy: Policy) -> list[dict[str, Any]
                 "concurrency": rule.concurrency,
                 "rate": None if rule.count is None else write_rate(rule.count, rule.period_ms),
                 "burst": rule.burst,
-                "running": sum(keys.values()),
-                "waiting": 0,
-                "keys_at_cap": sum(
-                    rule.concurrency is not None and count >= rule.concurrency for count in keys.values()
-                ),
-                "next_start_at": None,
-                "top_keys": [
-                    {"key": key, "value": _value(key, rule), "running": count, "waiting": 0, "next_start_at": None}
-                    for key, count in top
-                ],
+                "running": sum(held[key] for key in keys),
+                "waiting": sum(one.waiting for one in waits),
+                "keys_at_cap": sum(rule.concurrency is not None and held[key] >= rule.concurrency for key in keys),
+                "next_start_at": _moment(min((one.open_at for one in waits if one.open_at is not None), default=None)),
+                "top_keys": [_key_values(key, rule, held[key], blocked.get(key)) for key in keys[:KEYS_SHOWN]],
             }
         )
     return found
+
+
+def _key_values(key: str, rule: LimitRule, running: int, blocked: BlockedStats | None) -> dict[str, Any]:
+    blocked = blocked or NOT_BLOCKED
+    return {
+        "key": key,
+        "value": _value(key, rule),
+        "running": running,
+        "waiting": blocked.waiting,
+        "next_start_at": _moment(blocked.open_at),
+    }
+
+
+def _moment(at: int | None) -> str | None:
+    return None if at is None else write_moment(at)
 
 
 def _value(key: str, rule: LimitRule) -> str | None:
