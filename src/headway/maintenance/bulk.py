@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from headway.core.errors import ConfigError, HeadwayError, StoreError
+from headway.core.errors import ConfigError, CountGrew, ExpectNeeded, HeadwayError, StoreError
 from headway.core.job import JobId, JobRecord, State
 from headway.core.policy.document import DAY, Policy
 from headway.core.policy.why import ReasonIndex
@@ -89,6 +89,14 @@ def narrow(action: str, search: JobSearch) -> JobSearch:
         able = " and ".join(state.value for state in STATES[action])
         raise ConfigError(f"{action} changes jobs that are {able}, but the filter asks for other states")
     return search._replace(states=states)
+
+
+def check_expected(expect: int | None, count: int) -> None:
+    """Raise an error if many jobs fit and no number was expected, or more than a tenth above the expected number."""
+    if expect is None and count > CONFIRMED_FROM:
+        raise ExpectNeeded(f"{count:,} jobs fit; give this number as expect", count=count)
+    if expect is not None and count > expect * GROWTH:
+        raise CountGrew(f"{count:,} jobs fit by now, {expect:,} were expected", count=count)
 
 
 async def matching(

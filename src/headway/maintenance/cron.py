@@ -10,6 +10,7 @@ import msgspec
 
 from headway.core.cron import next_tick, parse_cron, ticks_between
 from headway.core.errors import HeadwayError, StoreError
+from headway.core.job import SubmitReply
 from headway.core.log_event import LogEvent
 from headway.policy_store.catalogue import (
     DAMAGED,
@@ -20,6 +21,7 @@ from headway.policy_store.catalogue import (
     read_crons,
     read_paused_crons,
 )
+from headway.security.audit import record
 from headway.stores.base import Store
 
 log = logging.getLogger("headway.worker")
@@ -78,6 +80,18 @@ class CronSubmitter:
             else:
                 await mark_ticked(self._store, cron, version, passed[-1])
         return next_tick(times, now_at)
+
+
+async def run_cron_now(store: Store, name: str, *, who: str) -> SubmitReply | None:
+    """Submit a job of a cron beside its schedule, and record it in the audit. Return None if there is no such cron."""
+    now_at = (await store.snapshot()).now_at
+    for cron, _ in await read_crons(store):
+        if cron.task == name:
+            [kept] = await store.submit([cron_job(cron, f"now:{now_at}")])
+            facts = {"job": kept.job_id, "deduplicated": kept.deduplicated}
+            await record(store, who=who, what="cron.run", target=name, after=facts, now_at=now_at)
+            return kept
+    return None
 
 
 def _due(cron: CronDocument, passed: list[int], now_at: int) -> list[int]:

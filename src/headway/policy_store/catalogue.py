@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from headway.core.job import NewJob, RetryRule, SubmitReply
+from headway.core.job import NewJob, RetryRule
 from headway.core.policy.document import LimitRule
 from headway.runtime.job_ids import new_job_id
 from headway.stores.base import Store
@@ -182,11 +182,3 @@ async def resume_cron(store: Store, name: str) -> bool:
     if await store.read(CRON_PAUSES, name):
         await store.write(CRON_PAUSES, name, None)
     return True
-
-
-async def run_cron(store: Store, name: str, now_at: int) -> SubmitReply | None:
-    """Submit a job of a cron now. Return None if there is no such cron."""
-    for cron, _ in await read_crons(store):
-        if cron.task == name:
-            return (await store.submit([cron_job(cron, f"now:{now_at}")]))[0]
-    return None

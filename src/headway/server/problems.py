@@ -14,7 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from headway.core.errors import HeadwayError, IdempotencyConflict, PolicyError, QueueFull
+from headway.core.errors import CountGrew, ExpectNeeded, HeadwayError, IdempotencyConflict, PolicyError, QueueFull
 from headway.core.log_event import LogEvent
 from headway.core.suggest import cut
 
@@ -108,6 +108,8 @@ def problem_of(error: HeadwayError) -> Problem:
         ]
     if isinstance(index := error.facts.get("index"), int):
         facts["index"] = index
+    if isinstance(error, (CountGrew, ExpectNeeded)):
+        facts["count"] = error.facts["count"]
     if isinstance(error, QueueFull) and error.facts.get("tenant") is None:
         # Tenants do not learn the figures of other tenants.
         return Problem(code, "as many tasks wait as the policy allows (max_depth); try again later", **facts)

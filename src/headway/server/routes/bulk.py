@@ -12,9 +12,8 @@ from headway.core.job import JobRecord
 from headway.core.search import JobSearch, build_search, parse_search, write_search
 from headway.core.timestamps import write_moment
 from headway.maintenance.bulk import (
-    CONFIRMED_FROM,
-    GROWTH,
     BulkRecord,
+    check_expected,
     count_matching,
     narrow,
     read_operation,
@@ -72,7 +71,7 @@ async def start_bulk(request: Request, wanted: BulkRequest) -> Response:
         values = {"action": wanted.action, "filter": write_search(search), "count": counted.found}
         examples = [brief_values(job) for job in counted.examples]
         return reply(values | {"exact": counted.exact, "examples": examples})
-    _check_expected(wanted.expect, counted.found)
+    check_expected(wanted.expect, counted.found)
     if wanted.action in ("retry", "replay"):
         service.quotas.submit(caller, counted.found)
     operation_id = await start_operation(
@@ -158,13 +157,6 @@ def operation_values(operation_id: str, kept: BulkRecord) -> dict[str, Any]:
         "finished_at": None if kept.finished_at is None else write_moment(kept.finished_at),
         "error": kept.error,
     }
-
-
-def _check_expected(expect: int | None, count: int) -> None:
-    if expect is None and count > CONFIRMED_FROM:
-        raise Problem("expect_needed", f"{count:,} tasks fit; give this number as expect", count=count)
-    if expect is not None and count > expect * GROWTH:
-        raise Problem("count_grew", f"{count:,} tasks fit by now, {expect:,} were expected", count=count)
 
 
 def _operates(caller: Principal) -> bool:

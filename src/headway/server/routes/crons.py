@@ -8,9 +8,9 @@ from fastapi import Path, Query, Request
 from starlette.responses import Response
 
 from headway.core.timestamps import write_moment
-from headway.policy_store.catalogue import pause_cron, resume_cron, run_cron
+from headway.maintenance.cron import run_cron_now
+from headway.policy_store.catalogue import pause_cron, resume_cron
 from headway.policy_store.cron_views import CronRun, CronView, read_cron_views
-from headway.security.audit import record
 from headway.security.audited_store import audited
 from headway.server.auth import Scope
 from headway.server.pages import named_page, read_name
@@ -43,13 +43,9 @@ async def list_crons(
 @routes.post("/crons/{name}/run", Scope.ADMIN, CronStarted, "Run a cron now", status=201, problems=("cron_not_found",))
 async def run_now(request: Request, name: CronName) -> Response:
     """Submit the task of a cron now, beside its schedule. A paused cron runs as well."""
-    store = await service_of(request).store()
-    now_at = (await store.snapshot()).now_at
-    kept = await run_cron(store, name, now_at)
+    kept = await run_cron_now(await service_of(request).store(), name, who=caller_of(request).who)
     if kept is None:
         raise _absent(name)
-    who, facts = caller_of(request).who, {"job": kept.job_id, "deduplicated": kept.deduplicated}
-    await record(store, who=who, what="cron.run", target=name, after=facts, now_at=now_at)
     return reply({"name": name, "task_id": kept.job_id, "deduplicated": kept.deduplicated}, 201)
 
 
