@@ -2,6 +2,7 @@
 
 import { get, part, post } from "./api";
 import type { CronItem, CronPage, CronStarted } from "./api.gen";
+import { moment } from "./format";
 import { refresh } from "./live";
 import { useResource } from "./resource";
 import { Link } from "./router";
@@ -110,10 +111,22 @@ function Cron({ cron }: { cron: CronItem }) {
       </td>
       <td>
         {cron.last ? (
-          <span class="row">
-            <StateBadge state={cron.last.status} /> <JobLink id={cron.last.task_id} />{" "}
-            <Time at={cron.last.created_at} />
-          </span>
+          <>
+            <span class="row">
+              <StateBadge state={cron.last.status} /> <JobLink id={cron.last.task_id} />
+              <Time at={cron.last.created_at} />
+            </span>
+            <span class="runs" role="img" aria-label={`The last ${cron.recent.length} runs`}>
+              {cron.recent.toReversed().map((run) => (
+                <span
+                  key={run.task_id}
+                  class="run"
+                  data-state={run.status}
+                  title={`${run.status}, ${moment(run.created_at)}`}
+                />
+              ))}
+            </span>
+          </>
         ) : (
           <span class="soft">none yet</span>
         )}
@@ -124,7 +137,7 @@ function Cron({ cron }: { cron: CronItem }) {
       {mayAdminister.value && (
         <td>
           <span class="row end">
-            <ActionButton class="small" run={start} aria-label={`Run ${name} now`}>
+            <ActionButton class="small" run={start} aria-label={`Run now: ${name}`}>
               Run now
             </ActionButton>
             <ActionButton class="small" run={pause} aria-label={`${cron.paused ? "Resume" : "Pause"} ${name}`}>

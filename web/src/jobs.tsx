@@ -130,7 +130,7 @@ export function Jobs() {
                   <th scope="col" class="num">
                     For
                   </th>
-                  <th scope="col" class="num">
+                  <th scope="col" class="num wide">
                     Attempt
                   </th>
                   <th scope="col">Why, progress or error</th>
@@ -302,7 +302,7 @@ class JobRow extends Component<RowProps> {
         <td class="num">
           <Age at={since(task)} />
         </td>
-        <td class="num">
+        <td class="num wide">
           {task.attempt_count} <small>of {task.max_retries + 1}</small>
         </td>
         <td class="why">

@@ -70,7 +70,7 @@ function SlotsLine({ found }: { found: Overview }) {
       />
       <small>
         {slots.used} of {plural(slots.total, "slot")} used
-        {slots.reserved > 0 && `, ${slots.reserved - slots.reserved_used} of ${slots.reserved} reserved ones kept free`}
+        {slots.reserved > 0 && `, ${slots.reserved_used} of ${slots.reserved} reserved ones used`}
       </small>
     </span>
   );
@@ -365,46 +365,48 @@ function Accuracy({ found }: { found: Overview }) {
         <h2>How good estimates are</h2>
       </header>
       {lanes.length ? (
-        <table>
-          <thead>
-            <tr>
-              <th scope="col">Lane</th>
-              <th scope="col" class="num">
-                Compared
-              </th>
-              <th scope="col">Started by their p50</th>
-              <th scope="col">by their p90</th>
-            </tr>
-          </thead>
-          <tbody>
-            {lanes.map(([name, one]) => (
-              <tr key={name}>
-                <td>{name}</td>
-                <td class="num">
-                  <Count value={one.scored} />
-                </td>
-                <td>
-                  {percent(one.within_p50)} <small>of 50 % or more</small>
-                  <Meter
-                    part={one.within_p50}
-                    whole={1}
-                    over={one.within_p50 < 0.4}
-                    name={`${percent(one.within_p50)} within p50`}
-                  />
-                </td>
-                <td>
-                  {percent(one.within_p90)} <small>of 90 % or more</small>
-                  <Meter
-                    part={one.within_p90}
-                    whole={1}
-                    over={one.within_p90 < 0.8}
-                    name={`${percent(one.within_p90)} within p90`}
-                  />
-                </td>
+        <div class="scroll">
+          <table>
+            <thead>
+              <tr>
+                <th scope="col">Lane</th>
+                <th scope="col" class="num">
+                  Compared
+                </th>
+                <th scope="col">Started by their p50</th>
+                <th scope="col">by their p90</th>
               </tr>
-            ))}
-          </tbody>
-        </table>
+            </thead>
+            <tbody>
+              {lanes.map(([name, one]) => (
+                <tr key={name}>
+                  <td>{name}</td>
+                  <td class="num">
+                    <Count value={one.scored} />
+                  </td>
+                  <td>
+                    {percent(one.within_p50)} <small>of 50 % or more</small>
+                    <Meter
+                      part={one.within_p50}
+                      whole={1}
+                      over={one.within_p50 < 0.4}
+                      name={`${percent(one.within_p50)} within p50`}
+                    />
+                  </td>
+                  <td>
+                    {percent(one.within_p90)} <small>of 90 % or more</small>
+                    <Meter
+                      part={one.within_p90}
+                      whole={1}
+                      over={one.within_p90 < 0.8}
+                      name={`${percent(one.within_p90)} within p90`}
+                    />
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
       ) : (
         <Empty title="No estimate was compared with a start yet.">
           Headway compares an estimate when its job starts.

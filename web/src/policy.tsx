@@ -266,30 +266,32 @@ function Forecast({ draft, slots }: { draft: PolicyData | null; slots: number | 
   const lanes = Object.entries(found.lanes);
   const most = Math.max(1, ...lanes.flatMap(([, lane]) => [lane.before?.p90 ?? 0, lane.after?.p90 ?? 0]));
   return (
-    <table>
-      <thead>
-        <tr>
-          <th scope="col">Submitted now to</th>
-          <th scope="col">starts in</th>
-          <th scope="col">would start in</th>
-          <th scope="col" class="num">
-            p50
-          </th>
-        </tr>
-      </thead>
-      <tbody>
-        {lanes.map(([name, lane]) => (
-          <tr key={name}>
-            <td>{name}</td>
-            <td>{lane.before ? <StartRange p50={lane.before.p50} p90={lane.before.p90} most={most} /> : "–"}</td>
-            <td>{lane.after ? <StartRange p50={lane.after.p50} p90={lane.after.p90} most={most} /> : "–"}</td>
-            <td class="num">
-              <Change before={lane.before?.p50 ?? null} after={lane.after?.p50 ?? null} />
-            </td>
+    <div class="scroll">
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">Submitted now to</th>
+            <th scope="col">starts in</th>
+            <th scope="col">would start in</th>
+            <th scope="col" class="num">
+              p50
+            </th>
           </tr>
-        ))}
-      </tbody>
-    </table>
+        </thead>
+        <tbody>
+          {lanes.map(([name, lane]) => (
+            <tr key={name}>
+              <td>{name}</td>
+              <td>{lane.before ? <StartRange p50={lane.before.p50} p90={lane.before.p90} most={most} /> : "–"}</td>
+              <td>{lane.after ? <StartRange p50={lane.after.p50} p90={lane.after.p90} most={most} /> : "–"}</td>
+              <td class="num">
+                <Change before={lane.before?.p50 ?? null} after={lane.after?.p50 ?? null} />
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
   );
 }
 

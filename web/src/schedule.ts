@@ -26,7 +26,7 @@ export function scheduleInWords(expression: string): string {
   if (when !== "every day") return expression;
   const step = /^\*\/(\d{1,2})$/;
   if (hour === "*") {
-    if (minute === "*") return "every minute";
+    if (minute === "*" || minute === "*/1") return "every minute";
     const minutes = step.exec(minute)?.[1];
     if (minutes) return `every ${minutes} minutes`;
     if (isNumber(minute)) return minute === "0" ? "every hour" : `every hour at minute ${minute}`;

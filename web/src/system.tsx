@@ -32,22 +32,24 @@ export function System() {
             <header>
               <h2>Checks</h2>
             </header>
-            <table>
-              <tbody>
-                {data.checks.map((check) => (
-                  <tr key={check.name}>
-                    <td>
-                      <StateBadge state={check.status === "warning" ? "warn" : check.status} />
-                    </td>
-                    <th scope="row">{check.name}</th>
-                    <td>
-                      {check.detail}
-                      {check.advice && <div class="soft">{check.advice}</div>}
-                    </td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
+            <div class="scroll">
+              <table>
+                <tbody>
+                  {data.checks.map((check) => (
+                    <tr key={check.name}>
+                      <td>
+                        <StateBadge state={check.status === "warning" ? "warn" : check.status} />
+                      </td>
+                      <th scope="row">{check.name}</th>
+                      <td>
+                        {check.detail}
+                        {check.advice && <div class="soft">{check.advice}</div>}
+                      </td>
+                    </tr>
+                  ))}
+                </tbody>
+              </table>
+            </div>
           </section>
           <div class="cards">
             <section class="card">

@@ -155,7 +155,8 @@ export function StartRange({ p50, p90, most }: { p50: number | null; p90: number
   const scale = (value: number) => (Math.log1p(value) / Math.log1p(Math.max(most, 1))) * 100;
   const from = Math.min(97, scale(p50));
   const to = p90 === null ? 100 : Math.max(from + 3, scale(p90));
-  const text = p90 === null ? `from ${seconds(p50)}` : `${seconds(p50)} – ${seconds(p90)}`;
+  const range = p90 === null ? `from ${seconds(p50)}` : `${seconds(p50)} – ${seconds(p90)}`;
+  const text = p90 === 0 ? "at once" : range;
   return (
     <span
       class="range"

@@ -51,7 +51,7 @@ async def make_server(
     await check_auth(await app.client.store(), app.settings)
     may_open, ui = reaches_only_here(app.settings.host), app.settings.ui
     api = headway_api(app, hosts=hosts, origins=origins, may_open=may_open, ui=ui)
-    announce(address_of(listener, tls=bool(tls)))
+    announce(address_of(listener, tls=bool(tls)), ui=ui)
     return UvicornServer(api, listener, service=api.state.service, **tls)
 
 
