@@ -211,20 +211,18 @@ class BulkRunner:
             return await self._end(operation_id, kept, "failed", str(problem))
 
     async def _work(self, operation_id: str, kept: BulkRecord, version: int) -> BulkRecord | None:
-        search = parse_search(kept.search, kept.created_at)
-        while True:
+        search, claimed = parse_search(kept.search, kept.created_at), await self._save(operation_id, kept, version)
+        while claimed is not None:
             page, last, ended = await self._page(kept, search)
             if kept.expect is not None and kept.visited + len(page) > max(kept.expect, kept.count) * GROWTH:
                 return await self._end(operation_id, kept, "stopped", "more jobs fit than were expected")
-            claimed = await self._save(operation_id, kept, version)  # Before the page, so that one process works on it.
-            if claimed is None:
-                return None
             kept.changed += await apply_action(self._store, kept.action, page, kept.lane)
             kept.visited += len(page)
             kept.before = last
             if ended:
                 return await self._end(operation_id, kept, "done", None)
-            version = claimed
+            claimed = await self._save(operation_id, kept, claimed)
+        return None
 
     async def _page(self, kept: BulkRecord, search: JobSearch) -> tuple[list[JobId], int | None, bool]:
         """Read the next jobs that fit. Return them, the number of the last job visited, and whether there are more."""
@@ -240,6 +238,7 @@ class BulkRunner:
         return page, last, True
 
     async def _save(self, operation_id: str, kept: BulkRecord, version: int) -> int | None:
+        """Write how far an operation has come. Return its version, or None if another process works on it."""
         kept.owner, kept.updated_at = self._owner, (await self._store.snapshot()).now_at
         return await self._store.write(BULK, operation_id, _encode(kept), if_version=version)
 
