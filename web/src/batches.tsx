@@ -71,7 +71,7 @@ export function Batches() {
           onChange={(value) => setQuery({ status: value || null, cursor: null })}
         />
       </div>
-      {!absent && <Problem of="The list of batches" problem={problem} />}
+      {!absent && <Problem of="The list of batches" problem={problem} data={data} />}
       {(absent || (data && !items.length)) && (
         <div class="card">
           <Empty title={status ? `No batch is ${status}.` : "There are no batches yet."}>

@@ -18,7 +18,7 @@ export function Crons() {
       <div class="title">
         <h1>Crons</h1>
       </div>
-      <Problem of="The list of crons" problem={problem} />
+      <Problem of="The list of crons" problem={problem} data={data} />
       {data && !data.items.length && (
         <div class="card">
           <Empty title="There are no crons.">
@@ -74,11 +74,11 @@ function Cron({ cron }: { cron: CronItem }) {
   };
   const pause = async () => {
     try {
-      await post(`crons/${part(name)}/${cron.paused ? "resume" : "pause"}`);
-      say(cron.paused ? `${name} runs by the clock again.` : `${name} is paused: the clock starts no more runs.`);
+      await post(`crons/${part(name)}/${cron.held ? "resume" : "pause"}`);
+      say(cron.held ? `${name} runs by the clock again.` : `${name} is paused: the clock starts no more runs.`);
       refresh();
     } catch (failure) {
-      sayProblem(`Cannot ${cron.paused ? "resume" : "pause"} ${name}`, failure);
+      sayProblem(`Cannot ${cron.held ? "resume" : "pause"} ${name}`, failure);
     }
   };
   return (
@@ -140,8 +140,8 @@ function Cron({ cron }: { cron: CronItem }) {
             <ActionButton class="small" run={start} aria-label={`Run now: ${name}`}>
               Run now
             </ActionButton>
-            <ActionButton class="small" run={pause} aria-label={`${cron.paused ? "Resume" : "Pause"} ${name}`}>
-              {cron.paused ? "Resume" : "Pause"}
+            <ActionButton class="small" run={pause} aria-label={`${cron.held ? "Resume" : "Pause"} ${name}`}>
+              {cron.held ? "Resume" : "Pause"}
             </ActionButton>
           </span>
         </td>

@@ -31,7 +31,7 @@ export function DeadLetters() {
           </span>
         )}
       </div>
-      <Problem of="The dead letters" problem={problem} />
+      <Problem of="The dead letters" problem={problem} data={data} />
       {data && !groups.length && (
         <div class="card">
           <Empty title="There are no dead letters.">A job becomes one when its last retry has failed.</Empty>

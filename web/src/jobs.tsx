@@ -47,9 +47,12 @@ export function Jobs() {
   const text = query.value.get("q") ?? "";
   const limit = query.value.get("limit") ?? "50";
   const cursor = query.value.get("cursor");
-  const { data, problem } = useResource(`${text}\n${limit}\n${cursor}`, () =>
-    get<TaskPage>("tasks", { q: text, limit, cursor, explain: true }),
-  );
+  const key = `${text}\n${limit}\n${cursor}`;
+  // Rows come first. Why they wait takes longer to compute, and follows.
+  const plain = useResource(key, () => get<TaskPage>("tasks", { q: text, limit, cursor }), { live: false });
+  const explained = useResource(key, () => get<TaskPage>("tasks", { q: text, limit, cursor, explain: true }));
+  const data = explained.data ?? plain.data;
+  const problem = explained.problem;
   const rows = useStableRows(data?.items);
   const { marked, current, toggle, all, clear } = useSelection(rows, text);
   const state = STATE.exec(text)?.[2] ?? "";
@@ -84,10 +87,8 @@ export function Jobs() {
           more={Boolean(data?.next_cursor)}
         />
       </div>
-      <Problem of="The list" problem={problem} />
-      {data === null ? (
-        !problem && <p class="soft">Reading jobs…</p>
-      ) : rows.length === 0 ? (
+      <Problem of="The list" problem={problem} data={data} />
+      {data === null ? null : rows.length === 0 ? (
         <div class="card">
           {data.next_cursor ? (
             <Empty title="None of the newest 5,000 jobs matches.">
@@ -325,6 +326,7 @@ class JobRow extends Component<RowProps> {
 function Reasoning({ task }: { task: TaskReply }) {
   const [first] = task.why ?? [];
   if (task.status === "queued") {
+    if (!task.why) return <span class="soft">…</span>;
     if (first === undefined) return <span class="soft">the next claim takes it</span>;
     return (
       <span title={(task.why ?? []).map((reason) => reason.text).join("\n")}>{first.text || REASONS[first.code]}</span>

@@ -19,7 +19,7 @@ export function Limits() {
           </Link>
         </span>
       </div>
-      <Problem of="The limits" problem={problem} />
+      <Problem of="The limits" problem={problem} data={data} />
       {data && (
         <>
           <section class="card flush" aria-label="Limits">

@@ -35,7 +35,7 @@ export function Policy() {
           </small>
         )}
       </div>
-      <Problem of="The policy" problem={version.problem} />
+      <Problem of="The policy" problem={version.problem} data={current} />
       {current && <Draft key={`${current.version} ${current.digest}`} current={current} onApplied={version.reload} />}
       {current && <Versions current={current.version} onApplied={version.reload} />}
     </>

@@ -8,7 +8,21 @@ import { mayAdminister } from "./state";
 import { Empty, Problem, StateBadge, Time } from "./ui";
 
 export function System() {
-  const { data, problem, reload } = useResource("system", () => get<SystemReply>("system"), { live: false });
+  const { data, problem, reload } = useResource(
+    mayAdminister.value ? "system" : null,
+    () => get<SystemReply>("system"),
+    { live: false },
+  );
+  if (!mayAdminister.value) {
+    return (
+      <>
+        <h1>System</h1>
+        <div class="card">
+          <Empty title="This page needs a token with the scope admin." />
+        </div>
+      </>
+    );
+  }
   return (
     <>
       <div class="title">
@@ -24,8 +38,7 @@ export function System() {
           </button>
         </span>
       </div>
-      <Problem of="The state of the system" problem={problem} />
-      {data === null && !problem && <p class="soft">Checking…</p>}
+      <Problem of="The state of the system" problem={problem} data={data} />
       {data && (
         <>
           <section class="card flush">
@@ -75,12 +88,8 @@ export function System() {
           </section>
         </>
       )}
-      {mayAdminister.value && (
-        <>
-          <Operations />
-          <Audit />
-        </>
-      )}
+      <Operations />
+      <Audit />
     </>
   );
 }

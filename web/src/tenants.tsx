@@ -33,7 +33,7 @@ export function Tenants() {
         A tenant is entitled to its part of the weights of all tenants with work in the last hour. Tenants that wait and
         had less than that come first.
       </p>
-      <Problem of="The list of tenants" problem={problem} />
+      <Problem of="The list of tenants" problem={problem} data={data} />
       {data && items.length === 0 && (
         <div class="card">
           {name ? (

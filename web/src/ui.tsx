@@ -43,8 +43,10 @@ export function Count({ value }: { value: number }) {
   return <span title={value >= 10_000 ? full(value) : undefined}>{count(value)}</span>;
 }
 
-export function Problem({ of, problem }: { of: string; problem: ApiProblem | null }) {
-  if (problem === null || problem.status === 401) return null;
+/** Why data cannot be read, or that it is being read. What was read before stays beside it. */
+export function Problem({ of, problem, data }: { of: string; problem: ApiProblem | null; data?: unknown }) {
+  if (problem === null) return data === null ? <p class="soft">Reading…</p> : null;
+  if (problem.status === 401) return null;
   return (
     <div class="problem" role="alert">
       <strong>{of} cannot be read.</strong> {problem.message}

@@ -33,7 +33,7 @@ export function Workers() {
           onChange={(value) => setQuery({ state: value || null })}
         />
       </div>
-      <Problem of="The list of workers" problem={problem} />
+      <Problem of="The list of workers" problem={problem} data={data} />
       {data && workers.length === 0 && (
         <div class="card">
           <Empty title={state ? `No worker is ${state}.` : "No worker runs."}>
