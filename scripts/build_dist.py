@@ -21,7 +21,9 @@ from packaging.metadata import Metadata
 from trove_classifiers import classifiers as known_classifiers
 
 ROOT = Path(__file__).resolve().parents[1]
-IGNORED = shutil.ignore_patterns(".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__", "build", "dist")
+IGNORED = shutil.ignore_patterns(
+    ".git", ".venv*", ".*_cache", ".browser", ".hypothesis", "__pycache__", "node_modules", "build", "dist"
+)
 
 
 def build(folder: Path, moment: int, umask: int) -> dict[str, bytes]:

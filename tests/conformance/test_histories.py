@@ -406,6 +406,18 @@ class Histories(RuleBasedStateMachine):
         self.may_move = set(self._ids(picked))
         self._same(lambda store: store.retry(self._ids(picked)))
 
+    @rule(
+        picked=st.lists(numbers, min_size=1, max_size=3),
+        lane=st.sampled_from([None, "high", "low"]),
+        now=st.booleans(),
+    )
+    def reschedule(self, picked: list[int], lane: str | None, now: bool) -> None:
+        self._same(lambda store: store.reschedule(self._ids(picked), lane=lane, now=now))
+
+    @rule(limit=st.sampled_from([1, 100]))
+    def breakdown(self, limit: int) -> None:
+        self._same(lambda store: store.breakdown(limit=limit))
+
     @rule(keep_ms=st.sampled_from([1, 2_000, 10_000]))
     def prune(self, keep_ms: int) -> None:
         self.may_go = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headway.cli.doctor import _check_documents
+from headway.client.health_checks import check_documents
 from headway.core.errors import PolicyError
 from headway.core.policy.document import BUILT_IN, LimitRule, Policy
 from headway.core.policy.enforced import PauseSet
@@ -173,7 +173,7 @@ async def test_a_worker_starts_on_damaged_documents_and_replaces_its_own(
     for kind, name in damaged:
         await store.write(kind, name, body)
     assert [(kind, name) for kind, name, _ in await find_damaged(store)] == damaged
-    check = await _check_documents(store)
+    check = await check_documents(store)
     assert check.status == "fail"
     assert "rules declared.a" in check.detail
     backend = StoreBackend(store, CurrentPolicy())

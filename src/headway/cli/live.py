@@ -43,6 +43,7 @@ class LiveView:
     def __init__(self, app_path: str, *, demo: bool, log_level: str) -> None:
         self.up: RunnerReady | None = None
         self.address: str | None = None  # Of the HTTP interface.
+        self.dashboard: str | None = None  # Its address.
         self.draining = False
         self._app_path = app_path
         self._demo = demo
@@ -162,6 +163,7 @@ class LiveView:
             "app": app,
             "store": f"{mask(self.up.store)}, namespace {self.up.namespace}",
             **({} if self.address is None else {"http": f"{self.address}  (docs: {self.address}/docs)"}),
+            **({} if self.dashboard is None else {"dashboard": self.dashboard}),
             "workers": self._workers(),
         }
 

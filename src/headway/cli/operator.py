@@ -6,20 +6,34 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from headway.client.job_reader import JobReader
-from headway.core.job import JobId, JobRecord, State
+from headway.core.errors import ConfigError, StoreBusy
+from headway.core.job import JobId, JobRecord, State, SubmitReply
 from headway.core.policy.document import BUILT_IN, Policy
 from headway.core.policy.enforced import PauseSet, pausing, resuming
 from headway.core.policy.estimate import Estimate
 from headway.core.policy.lint import Finding, OfferedLoad
 from headway.core.policy.why import Reason, why
+from headway.core.search import parse_search
 from headway.estimates.accuracy import AccuracySummary, summaries
 from headway.estimates.forecaster import Forecaster
 from headway.estimates.load import check_here, recent_load
+from headway.maintenance.bulk import (
+    Action,
+    BulkRunner,
+    check_expected,
+    count_matching,
+    narrow,
+    read_operation,
+    start_operation,
+)
+from headway.maintenance.cron import run_cron_now
 from headway.metrics.documents import read_documents
 from headway.policy_store import versions
+from headway.policy_store.catalogue import pause_cron, resume_cron
 from headway.policy_store.cron_views import CronView, read_cron_views
 from headway.policy_store.rule_documents import change_paused, read_paused
 from headway.policy_store.versions import PolicyVersion
+from headway.security.audit import LOCAL
 from headway.stores.base import Store
 from headway.stores.paging import passed_over
 
@@ -44,11 +58,25 @@ class PolicyChange(NamedTuple):
     findings: Sequence[Finding]
 
 
-class StoreOperator:
-    """The verbs on an open store. ``history_url``: where to find the jobs that the store has forgotten."""
+class BulkEnd(NamedTuple):
+    """How a bulk action ended."""
 
-    def __init__(self, store: Store, history_url: str | None = None) -> None:
+    operation_id: str
+    status: str
+    changed: int
+    visited: int
+    error: str | None
+
+
+class StoreOperator:
+    """The verbs on an open store. ``history_url``: where to find the jobs that the store has forgotten.
+
+    ``who``: the name of the operator for the audit.
+    """
+
+    def __init__(self, store: Store, history_url: str | None = None, who: str | None = None) -> None:
         self._store = store
+        self._who = who or LOCAL
         self._reader = JobReader(store, history_url)
         self.get = self._reader.get
         self.find = self._reader.find
@@ -123,6 +151,49 @@ class StoreOperator:
 
     async def crons(self) -> list[CronView]:
         return await read_cron_views(self._store)
+
+    async def run_cron(self, name: str) -> SubmitReply | None:
+        """Submit a job of a cron now. Return None if there is no such cron."""
+        return await run_cron_now(self._store, name, who=self._who)
+
+    async def pause_cron(self, name: str) -> bool:
+        """Pause a cron. Return False if there is no such cron."""
+        return await pause_cron(self._store, name)
+
+    async def resume_cron(self, name: str) -> bool:
+        """Resume a cron. Return False if there is no such cron."""
+        return await resume_cron(self._store, name)
+
+    async def count_bulk(self, action: Action, where: str, lane: str | None) -> tuple[int, list[JobId]]:
+        """Count the jobs that a bulk action would change. Return the number, and some of their ids."""
+        search = narrow(action, parse_search(where, await self.now_at()))
+        counted = await count_matching(self._store, await self.policy(), action, search, None, lane)
+        if not counted.exact:
+            raise ConfigError("so many jobs fit that counting them takes too long; narrow the search")
+        return counted.found, [job.job_id for job in counted.examples]
+
+    async def run_bulk(self, action: Action, where: str, lane: str | None, expect: int) -> BulkEnd:
+        """Run a bulk action to its end in this process."""
+        policy, search = await self.policy(), narrow(action, parse_search(where, await self.now_at()))
+        count = (await count_matching(self._store, policy, action, search, None, lane)).found
+        check_expected(expect, count)
+        operation_id = await start_operation(
+            self._store,
+            action=action,
+            search=search,
+            who=self._who,
+            group="operators",
+            tenant=None,
+            lane=lane,
+            expect=expect,
+            count=count,
+        )
+        ended = await BulkRunner(self._store, lambda: policy).run(operation_id)
+        if ended is None:  # A server has taken it over.
+            ended = await read_operation(self._store, operation_id)
+        if ended is None:
+            raise StoreBusy(f"the operation {operation_id} was removed while it ran")
+        return BulkEnd(operation_id, ended.status, ended.changed, ended.visited, ended.error)
 
 
 Operator: TypeAlias = "StoreOperator | HttpOperator"

@@ -13,11 +13,11 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from headway.cli.operator import JobReport, PolicyChange
+from headway.cli.operator import BulkEnd, JobReport, PolicyChange
 from headway.client.job_values import read_task
 from headway.core import errors
 from headway.core.errors import ConfigError, HeadwayError, JobNotFound, PolicyError, ServerRefused, StoreTooNew
-from headway.core.job import JobId, JobRecord, State
+from headway.core.job import JobId, JobRecord, State, SubmitReply
 from headway.core.policy.document import Policy
 from headway.core.policy.enforced import PauseSet
 from headway.core.policy.estimate import Estimate
@@ -28,6 +28,7 @@ from headway.core.timestamps import read_moment
 from headway.core.worker import TASK, WorkerInfo, WorkerState
 from headway.estimates.accuracy import AccuracySummary
 from headway.estimates.load import JOBS_READ, load_of
+from headway.maintenance.bulk import Action
 from headway.observability.job_output import OUTPUT
 from headway.policy_store.cron_views import CronRun, CronView
 from headway.policy_store.versions import PolicyVersion
@@ -38,6 +39,7 @@ from headway.version import __version__
 API = "/api/v1"
 PAGE_MAX = 500  # Jobs that a server lists in one answer.
 NAMED_MAX = 50  # Ids that fit into an address.
+BULK_EVERY = 0.3  # Seconds between looks at a bulk action.
 CHANGED_MAX = 500  # Ids of one change, so that it blocks the store's other writers only briefly.
 _ID = re.compile(r"[0-9A-Za-z_-]{1,64}")  # What may be the id of a job. A server refuses anything else.
 
@@ -47,6 +49,8 @@ _SAME: dict[str, type[HeadwayError]] = {
     for error in (
         errors.BadArguments,
         errors.ConfigError,
+        errors.CountGrew,
+        errors.ExpectNeeded,
         errors.IdempotencyConflict,
         errors.IllegalMove,
         errors.JobNotFound,
@@ -220,6 +224,40 @@ class HttpOperator:
     async def crons(self) -> list[CronView]:
         return [_cron(values) async for values in self._items("/crons")]
 
+    async def run_cron(self, name: str) -> SubmitReply | None:
+        reply = await self._act_on_cron(name, "run")
+        return None if reply is None else SubmitReply(JobId(reply["task_id"]), reply["deduplicated"])
+
+    async def pause_cron(self, name: str) -> bool:
+        return await self._act_on_cron(name, "pause") is not None
+
+    async def resume_cron(self, name: str) -> bool:
+        return await self._act_on_cron(name, "resume") is not None
+
+    async def count_bulk(self, action: Action, where: str, lane: str | None) -> tuple[int, list[JobId]]:
+        body = {"action": action, "filter": where, "lane": lane, "dry_run": True}
+        reply = await self._ask("POST", "/bulk", body)
+        if not reply["exact"]:
+            raise ConfigError("so many jobs fit that counting them takes too long; narrow the search")
+        return reply["count"], [JobId(one["task_id"]) for one in reply["examples"]]
+
+    async def run_bulk(self, action: Action, where: str, lane: str | None, expect: int) -> BulkEnd:
+        body = {"action": action, "filter": where, "lane": lane, "expect": expect}
+        operation_id = (await self._ask("POST", "/bulk", body))["operation_id"]
+        while True:
+            reply = await self._get(f"/bulk/{operation_id}")
+            if reply["status"] != "running":
+                return BulkEnd(operation_id, reply["status"], reply["changed"], reply["visited"], reply["error"])
+            await asyncio.sleep(BULK_EVERY)
+
+    async def _act_on_cron(self, name: str, verb: str) -> dict[str, Any] | None:
+        try:
+            return await self._ask("POST", f"/crons/{quote(name, safe='')}/{verb}", {})
+        except ServerRefused as refusal:
+            if refusal.code == "cron_not_found":
+                return None
+            raise
+
     # ------------------------------------------------------------------ what a Client needs of a store
 
     async def read(self, kind: str, name: str | None = None) -> list[Document]:
@@ -303,7 +341,7 @@ def _worker(values: dict[str, Any]) -> WorkerInfo:
 
 
 def _cron(values: dict[str, Any]) -> CronView:
-    last = values["last"]
+    last, recent = values["last"], values.get("recent", [])
     return CronView(
         values["task_type"],
         values["expression"],
@@ -312,8 +350,15 @@ def _cron(values: dict[str, Any]) -> CronView:
         values["overlap"],
         values["paused"],
         _moment(values["next_at"]),
-        last and CronRun(JobId(last["task_id"]), State(last["status"]), read_moment(last["created_at"])),
+        last and _cron_run(last),
+        values.get("held", False),
+        tuple(read_moment(at) for at in values.get("upcoming", [])),
+        tuple(_cron_run(run) for run in recent),
     )
+
+
+def _cron_run(values: dict[str, Any]) -> CronRun:
+    return CronRun(JobId(values["task_id"]), State(values["status"]), read_moment(values["created_at"]))
 
 
 def _paused(values: dict[str, Any]) -> PauseSet:

@@ -164,7 +164,7 @@ async def reading(place: TargetOptions, *, history: bool = False, who: str | Non
             await remote.close()
         return
     async with opened(place) as store:
-        operator = StoreOperator(audited(store, who), history_of(place, store) if history else None)
+        operator = StoreOperator(audited(store, who), history_of(place, store) if history else None, who)
         try:
             yield operator
         finally:

@@ -86,6 +86,7 @@ def up(
             display.up = up
             if server is not None:
                 display.address = server.address
+                display.dashboard = server.dashboard
                 server.open(up)
             watching.append(asyncio.get_running_loop().create_task(_watch(store, display)))
 
@@ -116,6 +117,7 @@ class EmbeddedServer:
         self._serving: asyncio.Task[None] | None = None
         self.failed = asyncio.Event()
         self.address = address_of(self._listener, tls=bool(self._tls))
+        self.dashboard = f"{self.address}/ui/" if settings.ui else None
 
     @classmethod
     def take(cls, http: HttpFlags) -> EmbeddedServer | None:

@@ -59,6 +59,8 @@ class Settings:
     advertise: str | None = None
     session_grace: float = 15.0
     task_by_get: bool = True
+    ui: bool = True
+    ui_label: str | None = None
     token_rate: str = "1000/s"  # noqa: S105 (how often a token may submit)
     token_streams: int = 500
     token_workers: int = 100

@@ -87,6 +87,14 @@ class PolicyError(ConfigError, code="policy"):
         self.problems = tuple(problems) or (PolicyProblem("", str(self)),)
 
 
+class ExpectNeeded(HeadwayError, code="expect_needed"):
+    """A bulk action would change many jobs, and the caller did not say how many it expects."""
+
+
+class CountGrew(HeadwayError, code="count_grew"):
+    """More jobs fit a bulk action than the caller expects."""
+
+
 class PayloadError(HeadwayError, ValueError, code="payload"):
     """A value cannot be stored as JSON."""
 

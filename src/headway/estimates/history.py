@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from math import floor, log2
 from operator import itemgetter
+from typing import NamedTuple
 
 import msgspec
 
@@ -44,7 +45,8 @@ class TaskHistory(msgspec.Struct, array_like=True):
 class TenantHistory(msgspec.Struct, array_like=True):
     """A tenant in a lane: jobs, windows with jobs, and bursts, as of ``at``. Older jobs count less.
 
-    ``squares``: the sum of squares of the jobs that arrived in each second.
+    ``squares``: the sum of squares of the jobs that arrived in each second. ``seconds``: how long its jobs ran.
+    ``waits``: how many of its jobs had waited how long, by the number of binary digits of the milliseconds.
     """
 
     jobs: float = 0.0
@@ -53,6 +55,8 @@ class TenantHistory(msgspec.Struct, array_like=True):
     last: int = -2  # The number of the last window with jobs.
     at: int = 0
     squares: float = 0.0
+    seconds: float = 0.0
+    waits: dict[int, float] = msgspec.field(default_factory=dict)
 
     def fade(self, at: int) -> None:
         """Reduce all counts to their weight at this moment."""
@@ -60,6 +64,8 @@ class TenantHistory(msgspec.Struct, array_like=True):
             part = math.exp((self.at - at) / HOUR_MS) if self.at else 0.0
             self.jobs, self.windows, self.bursts = self.jobs * part, self.windows * part, self.bursts * part
             self.squares *= part
+            self.seconds *= part
+            self.waits = {bits: left for bits, count in self.waits.items() if (left := round(count * part, 3)) > 0.01}
             self.at = at
 
     def coming(self, now_at: int, since_at: int) -> Arrivals:
@@ -77,6 +83,24 @@ class TenantHistory(msgspec.Struct, array_like=True):
         return Arrivals(size, max(0.0, bursts - 0.5 * part) / seen, steady=False)
 
 
+class TenantUse(NamedTuple):
+    """What a tenant had: jobs, seconds of run time, and waits as in ``TenantHistory``."""
+
+    jobs: float = 0.0
+    seconds: float = 0.0
+    waits: Mapping[int, float] = {}
+
+    def waited(self, part: float) -> float | None:
+        """Return a quantile of the waits in seconds, as if the waits in each bucket were spread evenly."""
+        wanted, below = part * sum(self.waits.values()), 0.0
+        for bits, count in sorted(self.waits.items()):
+            if below + count >= wanted and count:
+                begins, ends = (1 << bits) >> 1, 1 << bits
+                return round((begins + (ends - begins) * (wanted - below) / count) / 1_000, 3)
+            below += count
+        return None
+
+
 class ArrivalWindow(msgspec.Struct):
     """The arrivals of a tenant in a lane since the last publication.
 
@@ -91,6 +115,8 @@ class ArrivalWindow(msgspec.Struct):
     squares: int = 0
     ends_at: int = 0
     at_once: int = 0
+    seconds: float = 0.0
+    waits: dict[int, int] = msgspec.field(default_factory=dict)
 
     def close(self) -> ArrivalWindow:
         """Count the jobs of the last second."""
@@ -143,6 +169,9 @@ class DurationHistory:
                 came.at_once += 1
             else:
                 came = self._another_second(lane, tenant, eligible_at, started_at)
+            came.seconds += seconds
+            bits = (started_at - eligible_at).bit_length() if started_at > eligible_at else 0
+            came.waits[bits] = came.waits.get(bits, 0) + 1
 
     def _another_second(self, lane: str, tenant: str | None, eligible_at: int, started_at: int) -> ArrivalWindow:
         window = eligible_at // WINDOW_MS
@@ -209,12 +238,27 @@ def learn(
         mine.bursts = round(mine.bursts + new.bursts - (new.first <= mine.last + 1), 3)
         mine.squares = round(mine.squares + new.squares, 3)
         mine.last = max(mine.last, new.last)
+        mine.seconds = round(mine.seconds + new.seconds, 3)
+        mine.waits = merge([mine.waits, new.waits])
     if len(notes.tasks) > TASKS_MAX:
         often = sorted(notes.tasks.items(), key=lambda pair: pair[1].share, reverse=True)
         notes.tasks = dict(often[:TASKS_MAX])
     if len(notes.tenants) > TENANTS_MAX:
         many = sorted(notes.tenants.items(), key=lambda pair: (pair[1].jobs, pair[1].at), reverse=True)
         notes.tenants = dict(many[:TENANTS_MAX])
+
+
+async def read_tenant_use(store: Store, now_at: int) -> dict[str, TenantUse]:
+    """Read what each tenant had in about the last hour, over all lanes. Jobs longer ago count less."""
+    found: dict[str, TenantUse] = {}
+    for document in await store.read(LEARNED):
+        for tenant, known in _decode(document.body).tenants.items():
+            known.fade(now_at)
+            use = found.setdefault(tenant, TenantUse())
+            found[tenant] = TenantUse(
+                use.jobs + known.jobs, use.seconds + known.seconds, merge([use.waits, known.waits])
+            )
+    return found
 
 
 async def read_learned(store: Store, now_at: int) -> ModelData:

@@ -5,16 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 import msgspec
 
 from headway.core.cron import next_tick, parse_cron, ticks_between
 from headway.core.errors import HeadwayError, StoreError
-from headway.core.job import NewJob
+from headway.core.job import SubmitReply
 from headway.core.log_event import LogEvent
-from headway.policy_store.catalogue import DAMAGED, JOB_FIELDS, CronDocument, CronReader, mark_ticked, read_crons
-from headway.runtime.job_ids import new_job_id
+from headway.policy_store.catalogue import (
+    DAMAGED,
+    CronDocument,
+    CronReader,
+    cron_job,
+    mark_ticked,
+    read_crons,
+    read_paused_crons,
+)
+from headway.security.audit import record
 from headway.stores.base import Store
 
 log = logging.getLogger("headway.worker")
@@ -44,11 +51,11 @@ class CronSubmitter:
         crons = [(cron, version) for cron, version in crons if self._knows(cron.task)]
         if not crons:
             return READ_EVERY
-        now_at = (await self._store.snapshot()).now_at
+        now_at, paused = (await self._store.snapshot()).now_at, await read_paused_crons(self._store)
         soonest = READ_EVERY
         for cron, version in crons:
             try:
-                following = await self._tick(cron, version, now_at)
+                following = await self._tick(cron, version, now_at, paused=cron.task in paused)
             except StoreError:
                 raise
             except HeadwayError as problem:  # One cron must not hold up the others.
@@ -58,18 +65,33 @@ class CronSubmitter:
                 soonest = min(soonest, (following - now_at) / 1_000)
         return max(0.02, soonest)
 
-    async def _tick(self, cron: CronDocument, version: int, now_at: int) -> int | None:
-        """Submit the jobs of a cron whose ticks have passed. Return the moment of its next tick."""
+    async def _tick(self, cron: CronDocument, version: int, now_at: int, *, paused: bool) -> int | None:
+        """Submit the jobs of a cron whose ticks have passed. Return the moment of its next tick.
+
+        The ticks of a paused cron are marked as well, so that it does not catch up with them later.
+        """
         times = _times(cron.expression, cron.tz)
         passed = ticks_between(times, cron.ticked_at, now_at, limit=MISSED_TICKS_MAX)
         if passed:
-            for tick_at in _due(cron, passed, now_at):
-                await self._store.submit([_job(cron, tick_at)])
+            for tick_at in [] if paused else _due(cron, passed, now_at):
+                await self._store.submit([cron_job(cron, str(tick_at))])
             if version == DAMAGED:
                 self._reader.keep(cron.task, msgspec.structs.replace(cron, ticked_at=passed[-1]))
             else:
                 await mark_ticked(self._store, cron, version, passed[-1])
         return next_tick(times, now_at)
+
+
+async def run_cron_now(store: Store, name: str, *, who: str) -> SubmitReply | None:
+    """Submit a job of a cron beside its schedule, and record it in the audit. Return None if there is no such cron."""
+    now_at = (await store.snapshot()).now_at
+    for cron, _ in await read_crons(store):
+        if cron.task == name:
+            [kept] = await store.submit([cron_job(cron, f"now:{now_at}")])
+            facts = {"job": kept.job_id, "deduplicated": kept.deduplicated}
+            await record(store, who=who, what="cron.run", target=name, after=facts, now_at=now_at)
+            return kept
+    return None
 
 
 def _due(cron: CronDocument, passed: list[int], now_at: int) -> list[int]:
@@ -80,10 +102,3 @@ def _due(cron: CronDocument, passed: list[int], now_at: int) -> list[int]:
             return passed[-1:]
         case _:
             return [tick_at for tick_at in passed if now_at - tick_at <= LATE_MS]
-
-
-def _job(cron: CronDocument, tick_at: int) -> NewJob:
-    own: dict[str, Any] = {name: getattr(cron, name) for name in JOB_FIELDS}
-    # No digest: the idempotency key already identifies the job.
-    key = f"cron:{cron.task}:{tick_at}"
-    return NewJob(job_id=new_job_id(), task=cron.task, digest=b"", idempotency_key=key, **own)

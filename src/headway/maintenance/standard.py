@@ -15,11 +15,13 @@ from headway.maintenance.reaper import Reaper
 from headway.maintenance.wait_sampling import WaitSampler
 from headway.metrics.documents import STALE, MetricsCompactor
 from headway.metrics.recorder import PUBLISH_EVERY, MetricsRecorder
+from headway.metrics.series import SeriesRecorder
 from headway.policy_store.current import CurrentPolicy
 from headway.stores.base import Store
 
 ARCHIVE_EVERY = 2.0  # Seconds; finished jobs leave Redis soon, and an empty read costs one command.
 CRON_EVERY = 5.0  # Seconds until a failed read is repeated; otherwise the chore returns when the next tick is due.
+SERIES_RETRY = 10.0  # Seconds until a failed sample is repeated; otherwise the chore returns when the next one is due.
 WAIT_SAMPLE_EVERY = 1.0  # Seconds; the resolution of "waited for" in a job's history.
 
 
@@ -58,6 +60,7 @@ def standard_chores(
         Chore("preemption", PREEMPTION_EVERY, while_serving(Preemptor(store, in_force, sessions=sessions))),
         Chore("metrics", PUBLISH_EVERY, lambda: recorder.publish(store)),
         Chore("metrics_compaction", STALE / 5, MetricsCompactor(store)),
+        Chore("series", SERIES_RETRY, SeriesRecorder(store)),
     ]
     if archiver is not None:
         chores.append(Chore("archiver", ARCHIVE_EVERY, archiver, own_outage=True))

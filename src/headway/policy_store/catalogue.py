@@ -6,13 +6,15 @@ from typing import Any
 
 import msgspec
 
-from headway.core.job import RetryRule
+from headway.core.job import NewJob, RetryRule
 from headway.core.policy.document import LimitRule
+from headway.runtime.job_ids import new_job_id
 from headway.stores.base import Store
 from headway.stores.unreadable import DocumentReader
 
 TASKS = "task"
 CRONS = "cron"
+CRON_PAUSES = "cron_pause"  # A document of this kind and a cron's name exists while an operator has paused the cron.
 DAMAGED = -1  # In place of the version of a damaged document, which must not be overwritten by a tick.
 
 
@@ -133,3 +135,42 @@ async def mark_ticked(store: Store, cron: CronDocument, version: int, ticked_at:
     """Record that a cron's ticks up to a moment were handled. Return False if another process did so first."""
     body = _encode(msgspec.structs.replace(cron, ticked_at=ticked_at))
     return await store.write(CRONS, cron.task, body, if_version=version) is not None
+
+
+def cron_job(cron: CronDocument, key: str) -> NewJob:
+    """Return the job of a cron. ``key`` tells its runs apart: a second submit with the same key changes nothing."""
+    own: dict[str, Any] = {name: getattr(cron, name) for name in JOB_FIELDS}
+    # No digest: the idempotency key already identifies the job.
+    known_by = f"{cron_prefix(cron.task)}{key}"
+    return NewJob(job_id=new_job_id(), task=cron.task, digest=b"", idempotency_key=known_by, **own)
+
+
+def cron_prefix(task: str) -> str:
+    """Return how the idempotency keys of a cron's jobs begin."""
+    return f"cron:{task}:"
+
+
+async def read_paused_crons(store: Store) -> set[str]:
+    """Return the names of the crons that an operator has paused."""
+    return {document.name for document in await store.read(CRON_PAUSES)}
+
+
+async def pause_cron(store: Store, name: str) -> bool:
+    """Let a cron submit no more jobs. Return False if there is no such cron."""
+    if not await store.read(CRONS, name):
+        return False
+    if not await store.read(CRON_PAUSES, name):
+        await store.write(CRON_PAUSES, name, b"paused")
+    return True
+
+
+async def resume_cron(store: Store, name: str) -> bool:
+    """Let a cron submit jobs again, from its next tick on. Return False if there is no such cron.
+
+    A process that ran meanwhile has marked the ticks in between as handled. Otherwise the cron's ``catch_up`` decides.
+    """
+    if not await store.read(CRONS, name):
+        return False
+    if await store.read(CRON_PAUSES, name):
+        await store.write(CRON_PAUSES, name, None)
+    return True

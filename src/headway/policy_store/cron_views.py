@@ -7,12 +7,13 @@ from typing import NamedTuple
 from headway.core.cron import next_tick, parse_cron
 from headway.core.job import JobId, State
 from headway.core.policy.enforced import PauseSet
-from headway.policy_store.catalogue import CronDocument, read_crons
+from headway.policy_store.catalogue import CronDocument, cron_prefix, read_crons, read_paused_crons
 from headway.policy_store.rule_documents import read_paused
 from headway.stores.base import JobQuery, Store
 from headway.stores.paging import find_in_steps
 
-JOBS_SEARCHED = 20  # The newest jobs of a task, among which the job of its last tick is looked for.
+JOBS_SEARCHED = 20  # The newest jobs of a task, among which the jobs of its last ticks are looked for.
+UPCOMING, RECENT = 3, 10  # Runs that a view shows.
 
 
 class CronRun(NamedTuple):
@@ -24,7 +25,10 @@ class CronRun(NamedTuple):
 
 
 class CronView(NamedTuple):
-    """A cron with its next and last run. ``paused``: its task or lane is, or everything."""
+    """A cron with its next and last runs. ``paused``: it is, or its task or lane, or everything.
+
+    ``held``: an operator has paused the cron itself. ``upcoming``: its next runs. ``recent``: its last jobs.
+    """
 
     task: str
     expression: str
@@ -34,31 +38,47 @@ class CronView(NamedTuple):
     paused: bool
     next_at: int | None
     last: CronRun | None
+    held: bool = False
+    upcoming: tuple[int, ...] = ()
+    recent: tuple[CronRun, ...] = ()
 
 
 async def read_cron_views(store: Store, *, after: str | None = None, most: int | None = None) -> list[CronView]:
     """Read crons by name: those whose names come after ``after``, at most ``most`` of them."""
     now_at, paused = (await store.snapshot()).now_at, await read_paused(store)
+    held = await read_paused_crons(store)
     crons = sorted((cron for cron, _ in await read_crons(store)), key=lambda cron: cron.task)
     wanted = [cron for cron in crons if after is None or cron.task > after][:most]
-    return [await _view(store, cron, paused, now_at) for cron in wanted]
+    return [await _view(store, cron, paused, now_at, held=cron.task in held) for cron in wanted]
 
 
-async def _view(store: Store, cron: CronDocument, paused: PauseSet, now_at: int) -> CronView:
+async def _view(store: Store, cron: CronDocument, paused: PauseSet, now_at: int, *, held: bool) -> CronView:
+    upcoming, recent = _upcoming(cron, now_at), await _recent_runs(store, cron.task)
     return CronView(
         cron.task,
         cron.expression,
         cron.tz,
         cron.catch_up,
         cron.overlap,
-        paused.everything or cron.task in paused.tasks or cron.lane in paused.lanes,
-        next_tick(parse_cron(cron.expression, cron.tz), max(now_at, cron.ticked_at)),
-        await _last_run(store, cron.task),
+        held or paused.everything or cron.task in paused.tasks or cron.lane in paused.lanes,
+        upcoming[0] if upcoming else None,
+        recent[0] if recent else None,
+        held,
+        upcoming,
+        recent,
     )
 
 
-async def _last_run(store: Store, task: str) -> CronRun | None:
-    async for job in find_in_steps(store.find, JobQuery(task=task, limit=JOBS_SEARCHED)):
-        if (job.idempotency_key or "").startswith(f"cron:{task}:"):
-            return CronRun(job.job_id, job.state, job.submitted_at)
-    return None
+def _upcoming(cron: CronDocument, now_at: int) -> tuple[int, ...]:
+    times, at = parse_cron(cron.expression, cron.tz), max(now_at, cron.ticked_at)
+    found: list[int] = []
+    while len(found) < UPCOMING and (following := next_tick(times, at)) is not None:
+        found.append(following)
+        at = following
+    return tuple(found)
+
+
+async def _recent_runs(store: Store, task: str) -> tuple[CronRun, ...]:
+    jobs = find_in_steps(store.find, JobQuery(task=task, limit=JOBS_SEARCHED))
+    runs = [job async for job in jobs if (job.idempotency_key or "").startswith(cron_prefix(task))]
+    return tuple(CronRun(job.job_id, job.state, job.submitted_at) for job in runs[:RECENT])

@@ -15,7 +15,7 @@ from headway.core.errors import PolicyError
 from headway.core.job import JobId, State
 from headway.core.policy.enforced import PauseSet
 from headway.core.worker import WorkerState
-from headway.policy_store.catalogue import CRONS, TASKS
+from headway.policy_store.catalogue import CRON_PAUSES, CRONS, TASKS
 from headway.policy_store.rule_documents import PAUSES
 from headway.policy_store.versions import CURRENT, pointed_version, read_applied
 from headway.security.audit import Group, record
@@ -63,6 +63,16 @@ class AuditedStore:
         )
         return after
 
+    async def reschedule(
+        self, job_ids: Sequence[JobId], *, lane: str | None = None, now: bool = False
+    ) -> list[State | None]:
+        after = await self._store.reschedule(job_ids, lane=lane, now=now)
+        moved = [job_id for job_id, state in zip(job_ids, after, strict=True) if state is State.QUEUED]
+        if moved:
+            facts = {"lane": lane, "now": now, "jobs": len(moved)}
+            await self._record("task.reschedule", _named(moved), after=facts)
+        return after
+
     async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:
         removed = await self._store.purge(states, job_ids, limit=limit)
         if removed:
@@ -79,7 +89,7 @@ class AuditedStore:
         return done
 
     async def write(self, kind: str, name: str, body: bytes | None, *, if_version: int | None = None) -> int | None:
-        is_audited = (kind, name) in ((POLICIES, CURRENT), (RULES, PAUSES)) or kind in (TASKS, CRONS)
+        is_audited = (kind, name) in ((POLICIES, CURRENT), (RULES, PAUSES)) or kind in (TASKS, CRONS, CRON_PAUSES)
         known = await self._store.read(kind, name) if is_audited else []
         version = await self._store.write(kind, name, body, if_version=if_version)
         if is_audited and version is not None and body != (known[0].body if known else None):
@@ -128,6 +138,8 @@ class AuditedStore:
             names = sorted(set(now.names()) ^ set(was.names()))
             if names:
                 await self._record(what, ", ".join(names), before=paused_values(was), after=paused_values(now))
+        elif kind == CRON_PAUSES:
+            await self._record("cron.resume" if body is None else "cron.pause", name)
         else:
             what = f"{kind}.{'remove' if body is None else 'write'}"
             await self._record(what, name, before=None if before is None else _digest(before.body), after=_digest(body))

@@ -15,8 +15,26 @@ from headway.server.docs import add_docs
 from headway.server.guard import AROUND, EFFECT, Guard
 from headway.server.maintenance import MountedMaintenance, run_maintenance
 from headway.server.messages import describe_messages
-from headway.server.routes import admin, fasdis, health, interactive, policy, queue, streams, tasks, workers
+from headway.server.routes import (
+    admin,
+    bulk,
+    crons,
+    fasdis,
+    health,
+    interactive,
+    live,
+    overview,
+    policy,
+    queue,
+    series,
+    session,
+    streams,
+    system,
+    tasks,
+    workers,
+)
 from headway.server.service import Service
+from headway.server.web.dashboard import add_dashboard
 from headway.version import __version__
 
 ABOUT = """Submit tasks, watch them, ask why they wait, and run them from any language.
@@ -31,22 +49,45 @@ TAGS = {
     "policy": "The policy in force.",
     "streams": "What happens to a task, as it happens.",
     "sessions": "Tasks that talk with the client that opened them.",
+    "session": "Sign-in for browsers.",
     "operating": "Workers, pauses, the catalogue and the audit.",
     "workers": "The protocol of workers that speak HTTP.",
     "fasdis": "One call to schedule a task, one to look at it.",
     "health": "What machines ask: probes and metrics.",
 }
-FAMILIES = (tasks, queue, policy, streams, interactive, admin, workers, fasdis, health)
+FAMILIES = (
+    tasks,
+    bulk,
+    queue,
+    overview,
+    series,
+    policy,
+    streams,
+    live,
+    interactive,
+    session,
+    admin,
+    crons,
+    system,
+    workers,
+    fasdis,
+    health,
+)
 
 
 def headway_api(
-    app: Headway, *, hosts: Iterable[str] = (), origins: Iterable[str] = (), may_open: bool = True
+    app: Headway,
+    *,
+    hosts: Iterable[str] = (),
+    origins: Iterable[str] = (),
+    may_open: bool = True,
+    ui: bool = False,
 ) -> FastAPI:
     """Build the ASGI application of an app, to serve it or to mount it in another application.
 
     ``hosts``: further host names that it accepts while no token exists. ``origins``: origins of pages that may open
     its WebSockets. ``may_open``: accept callers without a token while none exists. The guard then refuses requests
-    from other machines.
+    from other machines. ``ui``: serve the dashboard at ``/ui/``.
     """
     service = Service(app, may_open=may_open)
 
@@ -78,6 +119,8 @@ def headway_api(
     api.include_router(streams.sockets)
     api.include_router(interactive.sockets)
     add_docs(api)
+    if ui:
+        add_dashboard(api, app.settings.ui_label)
     api.add_middleware(MountedMaintenance, service=service)
     body_max = app.settings.http_payload_max + AROUND
     api.add_middleware(Guard, tokens=service.tokens, hosts=hosts, origins=origins, body_max=body_max)

@@ -17,6 +17,7 @@ from starlette.websockets import WebSocket
 
 from headway.core.errors import StoreUnavailable
 from headway.security.audit import OPEN
+from headway.security.browser_sessions import BrowserSessions
 from headway.security.tickets import make_ticket, redeem_ticket
 from headway.security.tokens import TokenGrant, Tokens, id_of
 from headway.server.problems import Problem, answer
@@ -29,7 +30,11 @@ NEVER_IN_URLS = frozenset({"token", "access_token", "bearer", "authorization", "
 STREAMS = ("/stream", "/events")  # The routes that a ticket for the path before them opens.
 SESSIONS = "/interactive"
 TICKET = "/ticket"
+SIGN_IN = "/api/v1/session"  # The route that sets the cookie.
+COOKIE, SECURE_COOKIE = "headway", "__Host-headway"  # The cookie of a browser's session; the second over TLS.
 
+# What browsers write into Sec-Fetch-Site for requests of the same origin, and of no page at all.
+OWN_SITES = frozenset({None, b"same-origin", b"none"})
 FAILURES_MAX = 20
 FAILURES_SECONDS = 60.0
 REMEMBERED_MAX = 10_000
@@ -147,6 +152,7 @@ class AuthState:
     tokens: Tokens
     limiter: FailureLimiter = field(default_factory=FailureLimiter)
     used_ticket: Callable[[str | None], None] = lambda _: None  # Called with the token whose ticket was used.
+    browsers: BrowserSessions | None = None
 
 
 async def authorise(connection: HTTPConnection, scope: Scope) -> Principal:
@@ -155,9 +161,14 @@ async def authorise(connection: HTTPConnection, scope: Scope) -> Principal:
         return ANYBODY
     auth: AuthState = connection.app.state.auth
     caller = await authenticate(connection.scope, auth)
+    require(caller, scope)
+    return caller
+
+
+def require(caller: Principal, scope: Scope) -> None:
+    """Raise ``Problem`` unless a caller has a scope."""
     if not caller.may(scope):
         raise Problem("forbidden", f"this needs a token with the scope {scope.value}", scope=scope.value)
-    return caller
 
 
 async def authenticate(scope: AsgiScope, auth: AuthState) -> Principal:
@@ -165,7 +176,7 @@ async def authenticate(scope: AsgiScope, auth: AuthState) -> Principal:
 
     Before it fails, it reads the tokens once more, whether the token is unknown or wrong.
     """
-    tokens, limiter = auth.tokens, auth.limiter
+    tokens = auth.tokens
     await tokens.refresh()
     query = _query(scope)
     if any(name.lower() in NEVER_IN_URLS or id_of(value) for name, value in query.items()):
@@ -174,16 +185,43 @@ async def authenticate(scope: AsgiScope, auth: AuthState) -> Principal:
         )
     presented = _presented(scope)
     if presented is not None:
-        grant = tokens.check(presented) or await _check_again(scope, tokens, limiter, presented)
-        await tokens.note_use(grant.token_id)
-        return _caller(grant)
+        return await check_token(scope, auth, presented)
     if (ticket := query.get("ticket")) is not None:
         return await _by_ticket(scope, auth, ticket)
+    if auth.browsers is not None and (secret := cookie_of(scope)) is not None:
+        session = await auth.browsers.find(secret)
+        if session is not None and (grant := tokens.grant(session.token_id)) is not None:
+            return _caller(grant)
     if tokens.open:
         return EVERYTHING
     if tokens.may_open and not tokens.seen:  # The tokens could not be read.
         raise StoreUnavailable("the store does not answer, so the server cannot tell whether a token is needed")
     raise unauthenticated()
+
+
+async def check_token(scope: AsgiScope, auth: AuthState, presented: str) -> Principal:
+    """Return the caller that a token stands for. Raises ``Problem`` and counts the failure if it is not valid."""
+    tokens = auth.tokens
+    grant = tokens.check(presented) or await _check_again(scope, tokens, auth.limiter, presented)
+    await tokens.note_use(grant.token_id)
+    return _caller(grant)
+
+
+def cookie_of(scope: AsgiScope) -> str | None:
+    """Return the secret in the cookie of a browser's session, if the request may use it.
+
+    A browser does not send the cookie with requests of other sites. One that did would name the site here.
+    """
+    found, site = None, None
+    for name, value in scope["headers"]:
+        if name == b"cookie":
+            for part in value.decode("latin-1").split(";"):
+                key, _, text = part.strip().partition("=")
+                if key in (COOKIE, SECURE_COOKIE) and (found is None or key == SECURE_COOKIE):
+                    found = text
+        elif name == b"sec-fetch-site":
+            site = value
+    return found if site in OWN_SITES else None
 
 
 def unauthenticated(*, presented: bool = False) -> Problem:

@@ -24,7 +24,7 @@ from headway.core.errors import StoreError
 from headway.runtime.bounded_wait import within
 from headway.security.binding import reaches_only_here
 from headway.security.tokens import Tokens
-from headway.server.auth import DENIAL, unauthenticated
+from headway.server.auth import COOKIE, DENIAL, OWN_SITES, SIGN_IN, unauthenticated
 from headway.server.problems import Problem, answer
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -59,7 +59,6 @@ _FORWARDING = frozenset(
     b"x-remote-ip x-rewrite-url".split()
 )
 _FORWARDING_ENDS = (b"client-ip", b"clientip", b"connecting-ip", b"connecting-ipv6", b"real-ip", b"user-ip")
-_OWN_SITES = frozenset({None, b"same-origin", b"none"})
 ADDED = (
     (b"content-security-policy", CSP.encode()),
     (b"x-content-type-options", b"nosniff"),
@@ -68,7 +67,11 @@ ADDED = (
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 _REPLACED = frozenset({b"server", *(name for name, _ in ADDED)})
+# For files whose address is a digest of them. No cache stores anything else.
+IMMUTABLE = "public, max-age=31536000, immutable"
+_STORED = (b"cache-control", IMMUTABLE.encode())
 _Headers = dict[bytes, bytes]
+COOKIE_NAME = COOKIE.encode() + b"="
 
 # A string, or one without an end, so that an invalid body takes no more time than a valid one.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
@@ -149,7 +152,9 @@ class Guard:
         if len(given) > HEADERS_MAX:
             raise Problem("malformed", f"there are more than {HEADERS_MAX} headers")
         for name, value in given:
-            if name in _WATCHED:
+            if name == b"cookie":  # There may be several.
+                headers[name] = headers.get(name, b"") + b";" + value
+            elif name in _WATCHED:
                 if name in headers:
                     raise Problem("malformed", f"there are several {name.decode('latin-1')} headers")
                 headers[name] = value
@@ -172,7 +177,9 @@ class Guard:
                 _check_site(headers)
                 self._check_origin(headers)
         elif unsafe and headers.get(b"authorization", b"")[:7].lower() != b"bearer ":
-            raise unauthenticated()  # A browser never sends these by itself.
+            if COOKIE_NAME not in headers.get(b"cookie", b"") and not path.endswith(SIGN_IN):
+                raise unauthenticated()  # A browser never sends a bearer token by itself.
+            self._check_page(headers)
         return self._expect(headers, path, unsafe=unsafe)
 
     def _check_open(self, scope: AsgiScope, headers: _Headers, forwarded: bool) -> None:
@@ -186,6 +193,18 @@ class Guard:
         client = scope.get("client")
         if client and not _is_here(client[0]) and TEST_HOST not in self._hosts:
             raise Problem("forbidden", "without tokens this server serves only this machine")
+
+    def _check_page(self, headers: _Headers) -> None:
+        """Check that a request with a cookie comes from a page of this server. The browser sends the cookie by itself.
+
+        Browsers name the site in one header or the other. A client that names neither is not a browser, and sends its
+        token in a header.
+        """
+        if headers.get(b"sec-fetch-site", b"same-origin") != b"same-origin":
+            raise Problem("forbidden_origin", "pages of other sites may not do this")
+        if b"sec-fetch-site" not in headers and b"origin" not in headers:
+            raise Problem("forbidden_origin", "a request with a cookie must come from a page of this server")
+        self._check_origin(headers)
 
     def _check_origin(self, headers: _Headers) -> None:
         origin, host = headers.get(b"origin"), headers.get(b"host", b"")
@@ -311,8 +330,11 @@ class _GuardedResponse:
             if self.body is not None and self.body.problem is not None and message["status"] >= 400:
                 return  # The application complains about a body that it never got. The guard replies with the cause.
             self.started = True
-            kept = [pair for pair in message.get("headers", ()) if pair[0].lower() not in _REPLACED]
-            message["headers"] = [*kept, *ADDED]
+            given = message.get("headers", ())
+            stored = _STORED in given
+            kept = [pair for pair in given if pair[0].lower() not in _REPLACED]
+            added = [_STORED if pair[0] == b"cache-control" else pair for pair in ADDED] if stored else ADDED
+            message["headers"] = [*kept, *added]
         elif kind == "http.response.body" and not self.started:
             return
         elif kind in ("websocket.accept", "websocket.close"):
@@ -358,7 +380,7 @@ async def _refuse(scope: AsgiScope, receive: Receive, send: Send, problem: Probl
 
 
 def _check_site(headers: _Headers) -> None:
-    if headers.get(b"sec-fetch-site") not in _OWN_SITES:
+    if headers.get(b"sec-fetch-site") not in OWN_SITES:
         raise Problem("forbidden_origin", "pages of other sites may not do this")
 
 

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headway.core.errors import StoreError
 from headway.core.log_event import LogEvent
+from headway.maintenance.bulk import RESUME_EVERY
 from headway.maintenance.loop import Chore, run_chores
 from headway.maintenance.standard import standard_chores
 from headway.metrics.recorder import PUBLISH_EVERY
@@ -79,6 +80,7 @@ async def _keep(service: Service) -> None:
         *gateway_chores(gateway, service.tokens),
         Chore("accuracy", PUBLISH_EVERY, lambda: service.scores.settle(store, gateway.recorder)),
         Chore("policy", READ_EVERY, follow),
+        Chore("bulk", RESUME_EVERY, await service.bulk()),
         *standard_chores(
             store,
             in_force,

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from starlette.responses import Response
 
 from headway.core.job import JobId, JobRecord
 from headway.core.policy.document import Policy
+from headway.core.search import JobSearch
 from headway.server.problems import Problem
 from headway.server.replies import encode
 from headway.server.serializers import task_values
 from headway.server.service import Service
 from headway.stores.base import JobQuery, next_page
 from headway.stores.paging import find_in_steps, get_in_steps
+from headway.stores.searching import needs_reasons, scan
 
 PAGE, PAGE_MAX = 50, 500  # Items of a list: by default, and at most.
 PAGE_BYTES = 4 << 20  # Maximum bytes of a page. A single larger item has a page of its own.
 LISTED_MAX = 1 << 10  # Bytes of parameters or a result that a list shows without `include`.
+SCANNED_MAX = 5_000  # Tasks that one page of a search looks at.
 LARGE = ("parameters", "result")  # The fields that a list leaves out if they are larger.
 
 
@@ -51,22 +55,61 @@ class Page:
 
 
 async def task_page(
-    service: Service, query: JobQuery, *, include: Collection[str] = (), history: bool = False
+    service: Service, query: JobQuery, *, include: Collection[str] = (), history: bool = False, explain: bool = False
 ) -> Response:
-    """Return a page of the tasks that a query finds.
+    """Return a page of the tasks that a query finds. ``explain``: with why each waiting task waits.
 
     A process builds only a few pages at the same time, and reads a few jobs at a time, so that memory stays bounded.
     """
     policy = await service.policy()
     find = service.client.find if history else (await service.store()).find
     page, shown = Page("items", query.limit), query
+    rows = await service.views.rows() if explain else None
     async with service.listing:
         async for job in find_in_steps(find, query._replace(limit=query.limit + 1)):
             after = next_page(query, job)
-            if not page.add(listed_task(job, policy, write_cursor(after), include)):
+            more = {} if rows is None else await rows.explain(job)
+            if not page.add(listed_task(job, policy, write_cursor(after), include) | more):
                 return page.answer(write_cursor(shown))
             shown = after
     return page.answer(None)
+
+
+async def search_page(
+    service: Service,
+    search: JobSearch,
+    *,
+    tenant: str | None,
+    before: int | None,
+    most: int,
+    include: Collection[str] = (),
+    explain: bool = False,
+) -> Response:
+    """Return a page of the tasks that fit a search. It ends early after many tasks that do not fit.
+
+    A page that is not full but has a cursor goes on where it ended.
+    """
+    policy, store, page, seen = await service.policy(), await service.store(), Page("items", most), 0
+    rows = await service.views.rows() if explain or needs_reasons(search) else None
+    reason_of = rows.reason_of if rows is not None else _no_reason
+    last = before
+    async with service.listing:
+        scanned = scan(store.find, store.get, search, reason_of, tenant=tenant, before=before)
+        async with aclosing(scanned) as found:
+            async for job, fits in found:
+                seen += 1
+                if fits:
+                    more = await rows.explain(job) if explain and rows is not None else {}
+                    if not page.add(listed_task(job, policy, str(job.seq), include) | more):
+                        return page.answer(str(last))
+                last = job.seq
+                if seen >= SCANNED_MAX:
+                    return page.answer(str(last))
+    return page.answer(None)
+
+
+def _no_reason(_: JobRecord) -> str | None:
+    return None
 
 
 async def named_tasks(

@@ -14,7 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from headway.core.errors import HeadwayError, IdempotencyConflict, PolicyError, QueueFull
+from headway.core.errors import CountGrew, ExpectNeeded, HeadwayError, IdempotencyConflict, PolicyError, QueueFull
 from headway.core.log_event import LogEvent
 from headway.core.suggest import cut
 
@@ -27,13 +27,21 @@ _CODES: Mapping[int, tuple[str, ...]] = {
     400: ("malformed",),
     401: ("unauthenticated",),
     403: ("forbidden", "tenant_mismatch", "forbidden_origin", "forwarded"),
-    404: ("not_found", "job_not_found", "worker_not_found"),
+    404: ("not_found", "job_not_found", "worker_not_found", "cron_not_found", "operation_not_found"),
     405: ("method_not_allowed", "switched_off"),
-    409: ("idempotency_conflict", "illegal_move", "lease_lost", "worker_unknown", "policy_conflict", "not_stored"),
+    409: (
+        "idempotency_conflict",
+        "illegal_move",
+        "lease_lost",
+        "worker_unknown",
+        "policy_conflict",
+        "not_stored",
+        "count_grew",
+    ),
     413: ("payload_too_large", "too_large"),
     415: ("unsupported_media_type",),
     421: ("wrong_host",),
-    422: ("invalid", "bad_arguments", "payload", "config", "policy", "unknown_option"),
+    422: ("invalid", "bad_arguments", "payload", "config", "policy", "unknown_option", "expect_needed"),
     429: ("queue_full", "too_many", "too_many_attempts", "too_many_streams", "rate_exceeded"),
     500: ("internal",),
     503: ("store_unavailable", "store_busy", "store_full", "store", "stopping"),
@@ -92,6 +100,8 @@ def problem_of(error: HeadwayError) -> Problem:
         ]
     if isinstance(index := error.facts.get("index"), int):
         facts["index"] = index
+    if isinstance(error, (CountGrew, ExpectNeeded)):
+        facts["count"] = error.facts["count"]
     if isinstance(error, QueueFull) and error.facts.get("tenant") is None:
         # Tenants do not learn the figures of other tenants.
         return Problem(code, "as many tasks wait as the policy allows (max_depth); try again later", **facts)

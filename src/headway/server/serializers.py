@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from headway.client.codec import raw_payload
-from headway.client.job_values import attempt_values, error_values, task_fields
+from headway.client.job_values import attempt_values, capabilities_of, error_values, task_fields, tasks_of
 from headway.core.diagnostics import JobDiagnostics
 from headway.core.errors import JobError, PayloadError
 from headway.core.job import Attempt, JobRecord, State
@@ -16,7 +16,8 @@ from headway.core.policy.document import Policy
 from headway.core.policy.estimate import Estimate
 from headway.core.policy.lanes import effective_lane
 from headway.core.policy.why import Reason
-from headway.core.worker import TASK
+from headway.core.timestamps import write_moment
+from headway.core.worker import TASK, WorkerInfo
 from headway.observability.traces import shown_trace
 
 ATTEMPTS_SHOWN = 100  # The newest attempts that an answer lists; a task may have a million.
@@ -103,3 +104,23 @@ def _raw(payload: bytes) -> msgspec.Raw | None:
         return raw_payload(payload)
     except (PayloadError, ValueError, RecursionError):  # A later release wrote it, or another program.
         return None
+
+
+def worker_values(worker: WorkerInfo, running: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return a worker. ``running``: the tasks that it runs."""
+    return {
+        "worker_id": worker.worker_id,
+        "status": worker.state.value,
+        "current_tasks": list(running or ()),
+        "last_heartbeat": write_moment(worker.heartbeat_at),
+        "capacity": worker.slots,
+        "current_load": worker.running,
+        "reserved": worker.reserved,
+        "capabilities": capabilities_of(worker),
+        "task_types": tasks_of(worker),
+        "version": worker.version,
+        "host": worker.host,
+        "pid": worker.pid,
+        "started_at": write_moment(worker.started_at),
+        "lease_ends_at": write_moment(worker.lease_ends_at),
+    }

@@ -49,8 +49,9 @@ async def make_server(
 ) -> UvicornServer:
     """Return a server for an app, and log its address. Raises ``ConfigError`` if it would need tokens."""
     await check_auth(await app.client.store(), app.settings)
-    api = headway_api(app, hosts=hosts, origins=origins, may_open=reaches_only_here(app.settings.host))
-    announce(address_of(listener, tls=bool(tls)))
+    may_open, ui = reaches_only_here(app.settings.host), app.settings.ui
+    api = headway_api(app, hosts=hosts, origins=origins, may_open=may_open, ui=ui)
+    announce(address_of(listener, tls=bool(tls)), ui=ui)
     return UvicornServer(api, listener, service=api.state.service, **tls)
 
 

@@ -12,23 +12,29 @@ from starlette.requests import HTTPConnection
 
 from headway.client.app import Headway
 from headway.client.client import Client
+from headway.core.errors import StoreError
 from headway.core.policy.document import Policy
 from headway.core.policy.estimate import Forecast
 from headway.core.policy.positions import QueuePositions
 from headway.estimates.accuracy import EstimateAccuracy
 from headway.estimates.forecaster import Forecaster
+from headway.maintenance.bulk import BulkRunner
 from headway.observability.store_check import StoreCheck
 from headway.protocol.sessions import AddressSigner
+from headway.runtime.bounded_wait import end_tasks
+from headway.security.browser_sessions import BrowserSessions
 from headway.security.tokens import Tokens
 from headway.server.auth import FailureLimiter
 from headway.server.gateway.service import WorkerGateway
 from headway.server.instances import Instances
+from headway.server.live_updates import LiveUpdates
 from headway.server.problems import Problem
 from headway.server.quotas import Quotas
 from headway.server.sessions.admission import SessionBroker
 from headway.server.shared_read import Coalescer, QueueView
 from headway.server.submit_batcher import SubmitBatcher
 from headway.server.task_catalogue import TaskCache, TaskOptionCache
+from headway.server.views import Views
 from headway.stores.base import Store
 
 STREAMS_MAX = 10_000
@@ -46,6 +52,7 @@ class Service:
         self.submit_batcher = SubmitBatcher(app.submitter)
         self.tokens = Tokens(self.store, may_open=may_open)
         self.limiter = FailureLimiter()
+        self.browsers = BrowserSessions(self.store)
         self.quotas = Quotas(lambda: app.settings)
         self.addresses = AddressSigner(self.store)
         self.instances = Instances(self.store, f"{socket.gethostname()}:{os.getpid()}")
@@ -54,6 +61,17 @@ class Service:
         self._forecaster = Forecaster()
         self._forecasts: Coalescer[Forecast] = Coalescer(self._build_forecast)
         self.keeping: asyncio.Task[None] | None = None  # The task that runs the chores.
+        self.views = Views(self)
+        self.live = LiveUpdates(
+            {
+                "now": self.views.overview,
+                "workers": self.views.workers,
+                "tenants": self.views.tenants,
+                "limits": self.views.limits,
+            }
+        )
+        self._bulk: BulkRunner | None = None
+        self._operations: set[asyncio.Task[object]] = set()
         self.check = StoreCheck(self._snapshot)
         self.listing = asyncio.Semaphore(LISTS_MAX)
         self.streams = 0  # Open streams.
@@ -136,10 +154,29 @@ class Service:
             raise Problem("too_many_streams", f"{self.streams:,} streams are open here; try again later")
 
     async def close(self) -> None:
+        await end_tasks(self._operations)
         await self.sessions.close()
         if self._gateway is not None:
             await self._gateway.close()
         await self.app.aclose()
+
+    async def bulk(self) -> BulkRunner:
+        """Return what runs the bulk actions of this process."""
+        store = await self.store()
+        if self._bulk is None:
+            self._bulk = BulkRunner(store, lambda: self.app.policy)
+        return self._bulk
+
+    def start_bulk(self, operation_id: str) -> None:
+        """Start a bulk action. If this process stops, the chore of another one goes on with it."""
+
+        async def run() -> None:
+            with contextlib.suppress(StoreError):  # The chore tries again.
+                await (await self.bulk()).run(operation_id)
+
+        task = asyncio.create_task(run())
+        self._operations.add(task)
+        task.add_done_callback(self._operations.discard)
 
     async def forecast(self) -> Forecast:
         """Return a forecast that is at most a second old and shared by concurrent callers."""

@@ -70,9 +70,10 @@ def address_of(listener: socket.socket, *, tls: bool = False) -> str:
     return f"{'https' if tls else 'http'}://{shown}:{port}"
 
 
-def announce(address: str) -> None:
-    """Log the address of the server."""
-    log.info(LogEvent("server.up", address=address, docs=f"{address}/docs"))
+def announce(address: str, *, ui: bool) -> None:
+    """Log the address of the server, and of the dashboard if it serves that."""
+    dashboard = {"dashboard": f"{address}/ui/"} if ui else {}
+    log.info(LogEvent("server.up", address=address, docs=f"{address}/docs", **dashboard))
 
 
 async def check_auth(store: Store, settings: Settings) -> None:

@@ -141,6 +141,32 @@ class LaneStats(NamedTuple):
     oldest_at: int | None = None
 
 
+class TenantStats(NamedTuple):
+    """The jobs of one tenant. Delayed jobs do not count as waiting. ``oldest_at``: as in ``waiting_of``."""
+
+    waiting: int = 0
+    running: int = 0
+    oldest_at: int | None = None
+
+
+class BlockedStats(NamedTuple):
+    """The jobs that wait for one limit counter or pause. ``open_at``: when its rate allows the next start."""
+
+    waiting: int = 0
+    open_at: int | None = None
+
+
+class QueueBreakdown(NamedTuple):
+    """The jobs by tenant, and those that wait for limits and pauses by counter.
+
+    Each waiting number is exact up to ``WAITING_COUNTED`` for each class, and a lower bound beyond.
+    """
+
+    now_at: int
+    tenants: dict[str, TenantStats]
+    blocked: dict[str, BlockedStats]
+
+
 @dataclass(frozen=True, slots=True)
 class Stats:
     """The store in numbers."""
@@ -258,6 +284,16 @@ class Store(Protocol):
         """
         ...
 
+    async def reschedule(
+        self, job_ids: Sequence[JobId], *, lane: str | None = None, now: bool = False
+    ) -> list[State | None]:
+        """Move queued jobs to another lane, or let delayed ones run now, or both. Return each job's state afterwards.
+
+        A job that moves waits from now on, behind all jobs of its new class. Without ``now`` a delayed job stays
+        delayed. Jobs that are not queued, and jobs for which nothing changes, stay as they are.
+        """
+        ...
+
     async def get(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]: ...
 
     async def find(self, query: JobQuery) -> list[JobRecord]: ...
@@ -270,6 +306,13 @@ class Store(Protocol):
         """Count a tenant's jobs that wait, in each lane that has any. ``oldest_at``: since when the first one waits.
 
         Delayed and executing jobs do not count. The time it takes does not depend on the jobs of other tenants.
+        """
+        ...
+
+    async def breakdown(self, *, limit: int = 1_000) -> QueueBreakdown:
+        """Count the jobs of up to ``limit`` tenants in each class, and of up to ``limit`` blocked queues.
+
+        The time it takes grows with the tenants and counters, not with the jobs of each.
         """
         ...
 

@@ -96,6 +96,10 @@ class Forecast:
         for view in queue.snapshot.classes:
             self._views.setdefault(view.key.lane, []).append(view)
 
+    def under(self, policy: Policy, queue: QueueDiagnostics) -> Forecast:
+        """Return a forecast with what is learned here, for another policy or another queue."""
+        return Forecast(queue, policy, self._known)
+
     def near(self, request: EstimateRequest) -> Estimate:
         """Return nearly the same as ``of``, but reuse estimates: places are rounded to a twentieth."""
         request = request._replace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,6 +52,47 @@ def why(diagnosis: JobDiagnostics, policy: Policy) -> list[Reason]:
         if contended:
             reasons += _behind(diagnosis, able, policy)
     return reasons
+
+
+class ReasonIndex:
+    """The first reason why each job of a queue waits, computed once for all jobs that share it.
+
+    ``opens_at``: when the rate of a counter allows the next start, by the counter's key.
+    """
+
+    def __init__(self, queue: QueueDiagnostics, policy: Policy, opens_at: Mapping[str, int | None] = {}) -> None:
+        self._queue = queue
+        self._policy = policy
+        self._opens_at = opens_at
+        self._held = Counter(key for job in queue.executing for key in job.held)
+        self._known: dict[tuple[Any, ...], Reason | None] = {}
+
+    def of(self, job: JobRecord) -> Reason | None:
+        """Return the first reason. None: the job does not wait, or the next claim of a worker will start it."""
+        if job.state is not State.QUEUED:
+            return None
+        if job.due_at is not None and job.due_at > self._queue.now_at:
+            return next(_held_back(JobDiagnostics(job, self._queue)))
+        tenant = job.tenant if job.tenant in self._queue.rules.paused.tenants else None
+        shared = (job.lane, job.needs, job.rung, job.task, tenant, job.blocked_by)
+        if shared not in self._known:
+            diagnosis = JobDiagnostics(job, self._queue, limits=self.limits(job))
+            self._known[shared] = next(iter(why(diagnosis, self._policy)), None)
+        return self._known[shared]
+
+    def code_of(self, job: JobRecord) -> str | None:
+        """Return the code of the first reason."""
+        reason = self.of(job)
+        return None if reason is None else reason.code
+
+    def limits(self, job: JobRecord) -> tuple[LimitView, ...]:
+        """Return the limit in whose blocked queue a job waits."""
+        key = job.blocked_by
+        rule = None if key is None else self._queue.rules.limits.get(key.partition("=")[0])
+        if key is None or rule is None:
+            return ()
+        opens_at = self._opens_at.get(key) if rule.count is not None else None
+        return (LimitView(key, rule, self._held[key], opens_at),)
 
 
 def class_reasons(queue: QueueDiagnostics, policy: Policy) -> dict[ClassKey, str]:

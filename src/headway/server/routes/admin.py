@@ -1,4 +1,4 @@
-"""Routes for operators: workers, pauses, crons, the catalogue and the audit."""
+"""Routes for operators: workers, pauses, the catalogue and the audit."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from fastapi import Path, Query, Request
 from msgspec.structs import asdict
 from starlette.responses import Response
 
-from headway.client.job_values import capabilities_of, tasks_of
 from headway.core.job import State
 from headway.core.policy.enforced import pausing, resuming
 from headway.core.timestamps import write_moment
-from headway.core.worker import WorkerInfo
 from headway.policy_store.catalogue import TaskEntry
-from headway.policy_store.cron_views import CronView, read_cron_views
 from headway.policy_store.rule_documents import change_paused
 from headway.security.audit import AuditPosition, walk_audit
 from headway.security.audited_store import audited, paused_values
@@ -25,6 +22,7 @@ from headway.server.problems import Problem
 from headway.server.replies import encode, reply
 from headway.server.routing import Routes, caller_of
 from headway.server.schemas import rest
+from headway.server.serializers import worker_values
 from headway.server.service import service_of
 from headway.stores.base import JobQuery
 from headway.stores.paging import find_in_steps
@@ -33,7 +31,6 @@ from headway.version import __version__
 RUNNING_MAX = 1_000  # Executing tasks that a list of workers names.
 
 NAMED_PAGE = 1_000  # Workers or tasks on a page, unless it is full before.
-CRON_PAGE = 100  # Crons on a page: each takes a read of its newest tasks.
 
 Limit = Annotated[int, Query(ge=1, le=NAMED_PAGE)]
 Cursor = Annotated[str | None, Query(max_length=1_500, description="`next_cursor` of the page before.")]
@@ -64,7 +61,7 @@ async def list_workers(
         async for job in find_in_steps((await service.store()).find, query):
             running.setdefault(job.worker_id, []).append(job.job_id)
     workers = sorted(stats.workers, key=lambda worker: worker.worker_id)
-    items = ((worker.worker_id, _worker(worker, running.get(worker.worker_id, []))) for worker in workers)
+    items = ((worker.worker_id, worker_values(worker, running.get(worker.worker_id, []))) for worker in workers)
     return named_page("workers", items, after=None if cursor is None else read_name(cursor), most=limit)
 
 
@@ -97,17 +94,6 @@ async def resume(request: Request, wanted: rest.Pause) -> Response:
     """Resume a lane, a task or a tenant; an empty body resumes everything."""
     store = audited(await service_of(request).store(), caller_of(request).who)
     return reply(paused_values(await change_paused(store, resuming(wanted.lane, wanted.task_type, wanted.tenant))))
-
-
-@routes.get("/crons", Scope.READ, rest.CronPage, "The tasks that run by the clock")
-async def list_crons(
-    request: Request, limit: Annotated[int, Query(ge=1, le=CRON_PAGE)] = CRON_PAGE, cursor: Cursor = None
-) -> Response:
-    """List the crons that workers have published, with their next run and the task of the last one."""
-    service, after = service_of(request), None if cursor is None else read_name(cursor)
-    async with service.listing:
-        views = await read_cron_views(await service.store(), after=after, most=limit + 1)
-    return named_page("items", ((view.task, _cron(view)) for view in views), after=after, most=limit)
 
 
 @routes.get("/catalogue", Scope.READ, rest.CatalogueReply, "The tasks that are known", whole=False)
@@ -143,22 +129,6 @@ def _read_places(text: str) -> list[AuditPosition]:
         raise bad_cursor() from None
 
 
-def _cron(view: CronView) -> dict[str, Any]:
-    last = view.last
-    return {
-        "task_type": view.task,
-        "expression": view.expression,
-        "tz": view.tz,
-        "catch_up": view.catch_up,
-        "overlap": view.overlap,
-        "paused": view.paused,
-        "next_at": None if view.next_at is None else write_moment(view.next_at),
-        "last": None
-        if last is None
-        else {"task_id": last.job_id, "status": last.state.value, "created_at": write_moment(last.submitted_at)},
-    }
-
-
 def _catalogue_values(entry: TaskEntry) -> dict[str, Any]:
     return {
         "task_type": entry.name,
@@ -166,23 +136,4 @@ def _catalogue_values(entry: TaskEntry) -> dict[str, Any]:
         "required_capabilities": list(entry.needs),
         "parameters": entry.parameters,
         "description": entry.doc,
-    }
-
-
-def _worker(worker: WorkerInfo, running: list[str]) -> dict[str, Any]:
-    return {
-        "worker_id": worker.worker_id,
-        "status": worker.state.value,
-        "current_tasks": running,
-        "last_heartbeat": write_moment(worker.heartbeat_at),
-        "capacity": worker.slots,
-        "current_load": worker.running,
-        "reserved": worker.reserved,
-        "capabilities": capabilities_of(worker),
-        "task_types": tasks_of(worker),
-        "version": worker.version,
-        "host": worker.host,
-        "pid": worker.pid,
-        "started_at": write_moment(worker.started_at),
-        "lease_ends_at": write_moment(worker.lease_ends_at),
     }

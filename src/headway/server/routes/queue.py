@@ -21,6 +21,7 @@ from headway.server.replies import reply
 from headway.server.routes.task_lookup import Include, TaskId, find, owned, read_include
 from headway.server.routing import Routes, caller_of
 from headway.server.schemas import rest
+from headway.server.schemas.dashboard import DeadLetterGroups
 from headway.server.service import Service, service_of
 from headway.stores.base import JobQuery, LaneStats, Stats
 from headway.stores.paging import find_in_steps, get_in_steps
@@ -118,6 +119,15 @@ async def list_dead_letters(
         ended_before=None if cursor is None else read_end_cursor(cursor),
     )
     return await task_page(service, query, include=read_include(include))
+
+
+@routes.get("/dlq/groups", Scope.READ, DeadLetterGroups, "Dead letters by task and type of error")
+async def group_dead_letters(request: Request) -> Response:
+    """Count the newest 5,000 dead letters by task and type of error, in the last hour, day and week.
+
+    `filter` finds the dead letters of a group: `POST /bulk` replays or purges them.
+    """
+    return reply(await service_of(request).views.dead_letters(caller_of(request).tenant))
 
 
 @routes.post(

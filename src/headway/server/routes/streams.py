@@ -65,11 +65,11 @@ async def get_events(
         return Response(status_code=204)
     service.check_room(caller.token_id)
     items = _events(service, caller, JobId(task_id), last_event_id)
-    return _Events(items, media_type="text/event-stream")
+    return EventResponse(items, media_type="text/event-stream")
 
 
-class _Events(StreamingResponse):
-    """A response with the events of a task. It ends for a client that does not read, which may reconnect."""
+class EventResponse(StreamingResponse):
+    """A response with server-sent events. It ends for a client that does not read, which may reconnect."""
 
     async def stream_response(self, send: Send) -> None:
         async def send_soon(message: Message) -> None:

@@ -10,11 +10,12 @@ from starlette.responses import Response
 
 from headway.core.job import JobId, State
 from headway.core.policy.why import why
+from headway.core.search import TEXT_MAX, parse_search
 from headway.core.timestamps import write_moment
 from headway.observability.job_output import OUTPUT, JobOutput, read_output
 from headway.security.audited_store import audited
 from headway.server.auth import Scope, tenant_for
-from headway.server.pages import PAGE, PAGE_MAX, named_tasks, read_cursor, task_page
+from headway.server.pages import PAGE, PAGE_MAX, named_tasks, read_cursor, search_page, task_page
 from headway.server.problems import Problem
 from headway.server.replies import reply
 from headway.server.routes.task_lookup import Include, TaskId, find, owned, read_include
@@ -82,7 +83,7 @@ async def submit_tasks(
     return reply({"tasks": [_submitted(kept) for kept in await submit(service, calls)]}, 201)
 
 
-@routes.get("/tasks", Scope.READ, rest.TaskPage, "List tasks, newest first", problems=("tenant_mismatch",))
+@routes.get("/tasks", Scope.READ, rest.TaskPage, "List tasks, newest first", problems=("tenant_mismatch", "config"))
 async def list_tasks(
     request: Request,
     task_id: Annotated[
@@ -100,8 +101,22 @@ async def list_tasks(
     cursor: Annotated[str | None, Query(max_length=64, description="`next_cursor` of the page before.")] = None,
     include: Include = None,
     history: Annotated[bool, Query(description="Also tasks that the store has moved to its history.")] = True,
+    q: Annotated[
+        str | None,
+        Query(
+            max_length=TEXT_MAX,
+            description="A search such as `state:failed task:reports.* after:2h`, in place of other filters. Fields "
+            "are state, task, lane, tenant, worker, why, error, id, after and before. Other words must be in the "
+            "arguments.",
+        ),
+    ] = None,
+    explain: Annotated[
+        bool, Query(description="Add `why`, `estimate` and `queue_position` to tasks that wait, computed by class.")
+    ] = False,
 ) -> Response:
-    """List tasks without their place in the queue.
+    """List tasks, without their place in the queue unless `explain` asks for it.
+
+    A page of a search may hold fewer tasks than `limit`, or none, and still have a cursor: it ends after 5,000 tasks.
 
     A page may hold fewer than `limit` tasks: it ends at 4 MiB. Parameters and results of more than 1 KiB are null, and
     `omitted` names them, unless `include` asks for them.
@@ -111,8 +126,17 @@ async def list_tasks(
     if task_id is not None:
         if any(value is not None for value in (status, priority, task_type, tenant, worker, age, age_max)):
             raise Problem("invalid", "task_id: give task ids, or other filters, not both")
+        if q is not None:
+            raise Problem("invalid", "task_id: give task ids, or a search, not both")
         ids = [JobId(one) for one in task_id]
         return await named_tasks(service, ids, tenant=caller.tenant, start=before or 0, most=limit, include=shown)
+    if q is not None:
+        if any(value is not None for value in (status, priority, task_type, tenant, worker, age, age_max)):
+            raise Problem("invalid", "q: give a search, or other filters, not both")
+        search = parse_search(q, (await service.queue_view.fresh()).now_at)
+        return await search_page(
+            service, search, tenant=caller.tenant, before=before, most=limit, include=shown, explain=explain
+        )
     now_at = (await service.queue_view.fresh()).now_at if age is not None or age_max is not None else 0
     query = JobQuery(
         states=tuple(State(name) for name in status or ()),
@@ -125,7 +149,7 @@ async def list_tasks(
         before=before,
         limit=limit,
     )
-    return await task_page(service, query, include=shown, history=history)
+    return await task_page(service, query, include=shown, history=history, explain=explain)
 
 
 @routes.get("/tasks/{task_id}", Scope.READ, rest.TaskReply, "Look at a task")

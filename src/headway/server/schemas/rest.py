@@ -476,6 +476,9 @@ class CronItem(BaseModel):
     paused: bool
     next_at: datetime | None = Field(description="Its next run; null if it has none.")
     last: CronLastRun | None = Field(description="null if none of the newest tasks of this type is a run of it.")
+    held: bool = Field(description="An operator has paused the cron itself, and not its task or lane.")
+    upcoming: list[datetime] = Field(description="Its next runs, at most three.")
+    recent: list[CronLastRun] = Field(description="Its last runs, the newest first, at most ten.")
 
 
 class CronPage(BaseModel):

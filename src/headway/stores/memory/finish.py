@@ -86,6 +86,22 @@ def end_queued(state: MemoryState, record: StoredJob, reason: str) -> None:
     state.count(State.CANCELLED.value)
 
 
+def reschedule(state: MemoryState, record: StoredJob, lane: str | None, *, now: bool) -> None:
+    """Move a queued job to another lane, or let a delayed one run now."""
+    key, due_at = record.class_key, record.due_at
+    moved = key if lane is None else key._replace(lane=lane)
+    if record.state is not State.QUEUED or (moved == key and (due_at is None or not now)):
+        return
+    leave_queue(state, record)
+    if due_at is None:
+        state.queues[key].forget(record.order_key, record.tenant)
+    record.class_key, record.new = moved, record.new._replace(lane=moved.lane)
+    if due_at is not None and not now:
+        delay(state, record, due_at)
+    else:
+        make_ready(state, record, state.now_at, number=state.next_sequence())
+
+
 def retry(state: MemoryState, record: StoredJob) -> None:
     """Queue a job that ended badly again, unless another job uses its unique key now."""
     key = record.new.unique_key

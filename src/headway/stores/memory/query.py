@@ -8,10 +8,19 @@ from dataclasses import replace
 from headway.core.job import ClassKey, JobId, JobRecord, State
 from headway.core.snapshot import ClassView, Snapshot
 from headway.core.worker import WorkerInfo
-from headway.stores.base import WAITING_COUNTED, JobQuery, LaneStats, Stats, end_place
+from headway.stores.base import (
+    WAITING_COUNTED,
+    BlockedStats,
+    JobQuery,
+    LaneStats,
+    QueueBreakdown,
+    Stats,
+    TenantStats,
+    end_place,
+)
 from headway.stores.memory.limits import key_order, running_jobs
 from headway.stores.memory.queue import ClassQueue
-from headway.stores.memory.record import job_of, matches
+from headway.stores.memory.record import StoredJob, job_of, matches
 from headway.stores.memory.state import MINUTE, MemoryState
 
 ENDED_BADLY = (State.FAILED, State.CANCELLED, State.DEAD_LETTER)
@@ -118,6 +127,30 @@ def waiting_of(state: MemoryState, tenant: str) -> dict[str, LaneStats]:
                 oldest_at = _earlier(oldest_at, record.eligible_at)
             lanes[key.lane] = LaneStats(waiting=lane.waiting + 1, oldest_at=oldest_at)
     return lanes
+
+
+def breakdown(state: MemoryState, limit: int) -> QueueBreakdown:
+    tenants: dict[str, TenantStats] = {}
+    blocked: dict[str, BlockedStats] = {}
+    for key, queue in state.queues.items():
+        here: dict[str, list[StoredJob]] = {}
+        for record in sorted(state.jobs.values(), key=lambda one: one.place):
+            if record.class_key == key and record.state is State.QUEUED and record.due_at is None and record.tenant:
+                here.setdefault(record.tenant, []).append(record)
+        for tenant in sorted(here)[:limit]:
+            known, mine = tenants.get(tenant, TenantStats()), here[tenant]
+            waiting = known.waiting + min(len(mine), WAITING_COUNTED)
+            tenants[tenant] = TenantStats(waiting, 0, _earlier(known.oldest_at, mine[0].eligible_at))
+        for name, places in queue.blocked.items():
+            counted, open_at = blocked.get(name, BlockedStats()), queue.opens.get(name, 0)
+            waiting = counted.waiting + min(len(places), WAITING_COUNTED)
+            opens_at = open_at if open_at > state.now_at else None
+            blocked[name] = BlockedStats(waiting, _earlier(counted.open_at, opens_at))
+    for record in state.executing.values():
+        if record.tenant:
+            known = tenants.get(record.tenant, TenantStats())
+            tenants[record.tenant] = known._replace(running=known.running + 1)
+    return QueueBreakdown(state.now_at, tenants, dict(sorted(blocked.items())[:limit]))
 
 
 def _oldest_at(state: MemoryState, queue: ClassQueue) -> int | None:

@@ -99,6 +99,19 @@ class MemoryStore:
             state.changed += job_ids
             return states
 
+    async def reschedule(
+        self, job_ids: Sequence[JobId], *, lane: str | None = None, now: bool = False
+    ) -> list[State | None]:
+        check_text(lane or "", "a lane")
+        with self._transaction() as state:
+            states: list[State | None] = []
+            for job_id in job_ids:
+                if record := state.jobs.get(job_id):
+                    finish.reschedule(state, record, lane, now=now)
+                states.append(record.state if record else None)
+            state.changed += job_ids
+            return states
+
     async def get(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
         with self._transaction() as state:
             return [reads.get(state, job_id) for job_id in job_ids]
@@ -118,6 +131,10 @@ class MemoryStore:
     async def waiting_of(self, tenant: str) -> dict[str, base.LaneStats]:
         with self._transaction() as state:
             return reads.waiting_of(state, tenant)
+
+    async def breakdown(self, *, limit: int = 1_000) -> base.QueueBreakdown:
+        with self._transaction() as state:
+            return reads.breakdown(state, limit)
 
     async def diagnose(self) -> QueueDiagnostics:
         with self._transaction() as state:

@@ -12,7 +12,15 @@ from headway.core.policy.enforced import RuleIndex
 from headway.core.policy.ladder import ElasticJob, RunningJobs, RunningSession, rung_index
 from headway.core.policy.wait_reasons import WaitInterval
 from headway.core.snapshot import ClassView, Snapshot
-from headway.stores.base import RULES, Document, JobQuery, check_same
+from headway.stores.base import (
+    RULES,
+    BlockedStats,
+    Document,
+    JobQuery,
+    QueueBreakdown,
+    TenantStats,
+    check_same,
+)
 from headway.stores.redis import codec
 from headway.stores.redis.layout import WAIT_INTERVAL
 from headway.stores.rule_codec import RuleReader
@@ -100,6 +108,25 @@ def read_diagnosis(now_at: int, seen: Sequence[Any], rules: RuleReader) -> tuple
     return QueueDiagnostics(
         read_snapshot(now_at, snapshot, rule_index), known, tuple(running), rule_index.rules
     ), rule_index
+
+
+def read_breakdown(reply: Sequence[Any], limit: int) -> QueueBreakdown:
+    now_at, waiting, running, queues = reply
+    tenants: dict[str, TenantStats] = {}
+    blocked: dict[str, BlockedStats] = {}
+    for at in range(0, len(waiting), 3):
+        tenant, known = waiting[at].decode(), tenants.get(waiting[at].decode(), TenantStats())
+        oldest_at = earlier(known.oldest_at, int(waiting[at + 2]))
+        tenants[tenant] = TenantStats(known.waiting + int(waiting[at + 1]), 0, oldest_at)
+    for name in running:
+        known = tenants.get(name.decode(), TenantStats())
+        tenants[name.decode()] = known._replace(running=known.running + 1)
+    for at in range(0, len(queues), 3):
+        key, open_at = queues[at].decode(), int(queues[at + 2] or 0)
+        opens_at = open_at if open_at > now_at else None
+        queue = blocked.get(key, BlockedStats())
+        blocked[key] = BlockedStats(queue.waiting + int(queues[at + 1]), earlier(queue.open_at, opens_at))
+    return QueueBreakdown(now_at, tenants, dict(sorted(blocked.items())[:limit]))
 
 
 def matches(job: JobRecord, query: JobQuery) -> bool:

@@ -29,6 +29,7 @@ from headway.stores.base import (
     RULES,
     TIMEOUT,
     WAIT_SAMPLE_INTERVAL_MS,
+    WAITING_COUNTED,
     Abilities,
     Clock,
     Document,
@@ -38,6 +39,7 @@ from headway.stores.base import (
     HeartbeatReply,
     JobQuery,
     LaneStats,
+    QueueBreakdown,
     Stats,
     Subscription,
     end_place,
@@ -319,6 +321,13 @@ class RedisStore:
     async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
         return replies.read_states(await self._call("retry", *map(_encode_id, job_ids))) if job_ids else []
 
+    async def reschedule(
+        self, job_ids: Sequence[JobId], *, lane: str | None = None, now: bool = False
+    ) -> list[State | None]:
+        check_text(lane or "", "a lane")
+        ids = map(_encode_id, job_ids)
+        return replies.read_states(await self._call("reschedule", lane or "", int(now), *ids)) if job_ids else []
+
     async def get(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
         if not job_ids:
             return []
@@ -403,6 +412,9 @@ class RedisStore:
             oldest_at = replies.earlier(known.oldest_at, int(found[at + 2]))
             lanes[lane] = LaneStats(waiting=known.waiting + int(found[at + 1]), oldest_at=oldest_at)
         return lanes
+
+    async def breakdown(self, *, limit: int = 1_000) -> QueueBreakdown:
+        return replies.read_breakdown(await self._call("breakdown", limit, WAITING_COUNTED), limit)
 
     async def diagnose(self) -> QueueDiagnostics:
         now_at, seen = await self._call("diagnose")

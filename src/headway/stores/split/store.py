@@ -82,6 +82,8 @@ class SplitStore:
         self.cancel = durable.cancel
         self.preempt = durable.preempt
         self.retry = durable.retry
+        self.reschedule = durable.reschedule
+        self.breakdown = durable.breakdown
         self.get = durable.get
         self.find = durable.find
         self.purge = durable.purge

@@ -94,14 +94,8 @@ async def cancel(tx: Transaction, row: Row, reason: str) -> State | None:
         tx.notify_worker(row["worker_id"])
     if state is not State.QUEUED:
         return state
-    if row["due_at"] is not None:
-        found = await tx.db.run("delayed_delete", tx.namespace_id, row["due_at"], row["seq"])
-    else:
-        found = await tx.db.run("ready_delete", row["class_id"], row["park"] or "", row["order_key"], row["seq"])
-    if not found:
+    if not await _leave_queue(tx, row):
         return None
-    if row["park"]:
-        await unblock_head(tx, row["class_id"], row["park"])
     check_move(State.QUEUED, State.CANCELLED)
     await tx.db.run(
         "cancel_queued", row["seq"], State.CANCELLED.value, tx.now_at, row["token"], row["eligible_at"], row["epoch"],
@@ -111,6 +105,44 @@ async def cancel(tx: Transaction, row: Row, reason: str) -> State | None:
         await tx.db.run_many("free_unique", [(row["unique_key"],)], tx.namespace_id)
     tx.count({State.CANCELLED.value: 1})
     return State.CANCELLED
+
+
+async def reschedule(tx: Transaction, row: Row, lane: str | None, *, now: bool) -> State | None:
+    """Move a queued job to another lane, or let a delayed one run now.
+
+    Return the state afterwards, or None if the job has just changed and must be read again.
+    """
+    state, due_at, class_id = read_state(row["state"]), row["due_at"], row["class_id"]
+    if state is not State.QUEUED:
+        return state
+    key = (await tx.classes())[class_id]
+    moved = key if lane is None else key._replace(lane=lane)
+    if moved == key and (due_at is None or not now):
+        return state
+    if not await _leave_queue(tx, row):
+        return None
+    back = Requeue(
+        class_id if moved == key else await tx.class_id(moved), row["seq"], row["task"], row["tenant"],
+        row["expires_at"], row["unique_key"], row["epoch"], row["attempts"], row["crashes"], row["timeout_ms"],
+        row["token"], row["error"], row["reason"],
+    )  # fmt: skip
+    if due_at is not None and not now:
+        await tx.put_delayed(back, due_at)
+    else:
+        [number] = await tx.next_numbers(1)
+        await Ordering(tx).put(back, tx.now_at, number)
+    return state
+
+
+async def _leave_queue(tx: Transaction, row: Row) -> bool:
+    """Take a queued job out of where it waits. Return False if it is not there any more."""
+    if row["due_at"] is not None:
+        found = await tx.db.run("delayed_delete", tx.namespace_id, row["due_at"], row["seq"])
+    else:
+        found = await tx.db.run("ready_delete", row["class_id"], row["park"] or "", row["order_key"], row["seq"])
+    if found and row["park"]:
+        await unblock_head(tx, row["class_id"], row["park"])
+    return bool(found)
 
 
 async def retry(tx: Transaction, row: Row) -> State | None:

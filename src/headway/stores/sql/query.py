@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from headway.core.job import Attempt, JobId, JobRecord, State
-from headway.stores.base import JobQuery, LaneStats, Stats
+from headway.stores.base import (
+    WAITING_COUNTED,
+    BlockedStats,
+    JobQuery,
+    LaneStats,
+    QueueBreakdown,
+    Stats,
+    TenantStats,
+)
 from headway.stores.sql.rows import Row
 from headway.stores.sql.transaction import MINUTE, Transaction
 from headway.stores.texts import is_writable
@@ -90,6 +98,21 @@ async def waiting_of(tx: Transaction, tenant: str) -> dict[str, LaneStats]:
         return {}
     found = await tx.db.run("waiting_of", tx.rows.text(tenant), tx.namespace_id)
     return {lane: LaneStats(waiting=waiting, oldest_at=oldest_at) for lane, waiting, oldest_at in found}
+
+
+async def breakdown(tx: Transaction, limit: int) -> QueueBreakdown:
+    """Return the counts of jobs by tenant, and of those that wait for limits."""
+    tenants: dict[str, TenantStats] = {}
+    for name, waiting, oldest_at in await tx.db.run("tenants_waiting", tx.namespace_id, limit, WAITING_COUNTED):
+        tenant = tx.rows.read_text(name) or ""
+        known = tenants.get(tenant, TenantStats())
+        first_at = oldest_at if known.oldest_at is None else min(known.oldest_at, oldest_at)
+        tenants[tenant] = TenantStats(known.waiting + waiting, 0, first_at)
+    for name, running in await tx.db.run("tenants_running", tx.namespace_id):
+        tenant = tx.rows.read_text(name) or ""
+        tenants[tenant] = tenants.get(tenant, TenantStats())._replace(running=running)
+    found = await tx.db.run("blocked_queues", tx.namespace_id, limit, WAITING_COUNTED, tx.now_at)
+    return QueueBreakdown(tx.now_at, tenants, {key: BlockedStats(*numbers) for key, *numbers in found})
 
 
 async def _history(tx: Transaction, seqs: Sequence[int]) -> dict[int, list[Attempt]]:

@@ -13,7 +13,17 @@ from headway.core.policy.document import Keep
 from headway.core.policy.ladder import Preemption
 from headway.core.snapshot import Snapshot
 from headway.core.worker import WorkerState
-from headway.stores.base import POLICIES, RULES, Document, Heartbeat, HeartbeatReply, JobQuery, LaneStats, Stats
+from headway.stores.base import (
+    POLICIES,
+    RULES,
+    Document,
+    Heartbeat,
+    HeartbeatReply,
+    JobQuery,
+    LaneStats,
+    QueueBreakdown,
+    Stats,
+)
 from headway.stores.sql import diagnose, finish, heartbeat, prune
 from headway.stores.sql import query as reads
 from headway.stores.sql.limits import adopt_rules
@@ -88,6 +98,12 @@ class SqlStore(ABC):
     async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
         return await self._move(job_ids, finish.retry)
 
+    async def reschedule(
+        self, job_ids: Sequence[JobId], *, lane: str | None = None, now: bool = False
+    ) -> list[State | None]:
+        check_text(lane or "", "a lane")
+        return await self._move(job_ids, lambda tx, row: finish.reschedule(tx, row, lane, now=now))
+
     async def get(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
         return await self._read(lambda tx: reads.get(tx, job_ids))
 
@@ -102,6 +118,9 @@ class SqlStore(ABC):
 
     async def waiting_of(self, tenant: str) -> dict[str, LaneStats]:
         return await self._read(lambda tx: reads.waiting_of(tx, tenant))
+
+    async def breakdown(self, *, limit: int = 1_000) -> QueueBreakdown:
+        return await self._read(lambda tx: reads.breakdown(tx, limit))
 
     async def diagnose(self) -> QueueDiagnostics:
         return await self._read(diagnose.diagnose)

@@ -33,6 +33,16 @@ SELECT j.job_id, j.seq, j.task, j.payload, c.lane, c.needs, c.rung, j.tenant, j.
      AND r.seq = j.seq
   LEFT JOIN {schema}.delayed d ON d.namespace_id = j.namespace_id AND d.due_at = j.due_at AND d.seq = j.seq
 
+-- name: blocked_queues
+-- The blocked queues by counter, with how many jobs wait there, counted up to a bound, and when the first one opens.
+-- params  namespace_id, limit, bound, now_at
+SELECT p.park, sum(w.waiting)::bigint AS waiting, min(p.open_at) FILTER (WHERE p.open_at > :now_at) AS open_at
+  FROM {schema}.park p
+  CROSS JOIN LATERAL (
+    SELECT count(*) AS waiting FROM (SELECT 1 FROM {schema}.ready r WHERE r.class_id = p.class_id AND r.park = p.park
+                                      LIMIT :bound::int) counted) w
+ WHERE p.namespace_id = :namespace_id GROUP BY p.park ORDER BY p.park LIMIT :limit::int;
+
 -- name: find_any
 -- Jobs in any state, newest first.
 -- params  worker_id, namespace_id, task, lane, tenant, submitted_before_at, submitted_after_at, before, limit
@@ -140,6 +150,30 @@ SELECT c.lane,
 -- params  namespace_id, since
 SELECT what, sum(count)::bigint AS total, coalesce(sum(count) FILTER (WHERE minute >= :since), 0)::bigint AS recent
   FROM {schema}.tally WHERE namespace_id = :namespace_id GROUP BY what;
+
+-- name: tenants_running
+-- How many jobs of each tenant run.
+-- params  namespace_id
+SELECT l.tenant, count(*) FROM {schema}.lease l JOIN {schema}.class c ON c.class_id = l.class_id
+ WHERE c.namespace_id = :namespace_id AND l.tenant > '' GROUP BY l.tenant;
+
+-- name: tenants_waiting
+-- The tenants whose jobs wait in each class, with how many, counted up to a bound, and since when the foremost does.
+-- params  namespace_id, limit, bound
+-- plan    one step of the index for each tenant, however many jobs it has
+WITH RECURSIVE found (class_id, tenant, number) AS (
+  SELECT c.class_id, (SELECT r.tenant FROM {schema}.ready r WHERE r.class_id = c.class_id AND r.tenant > ''
+                       ORDER BY r.tenant LIMIT 1), 1
+    FROM {schema}.class c WHERE c.namespace_id = :namespace_id AND c.fair
+  UNION ALL
+  SELECT f.class_id, (SELECT r.tenant FROM {schema}.ready r WHERE r.class_id = f.class_id AND r.tenant > f.tenant
+                       ORDER BY r.tenant LIMIT 1), f.number + 1
+    FROM found f WHERE f.tenant IS NOT NULL AND f.number < :limit::int)
+SELECT f.tenant, (SELECT count(*) FROM (SELECT 1 FROM {schema}.ready r WHERE r.class_id = f.class_id
+                                           AND r.tenant = f.tenant LIMIT :bound::int) counted) AS waiting,
+       (SELECT r.eligible_at FROM {schema}.ready r WHERE r.class_id = f.class_id AND r.tenant = f.tenant
+         ORDER BY r.order_key, r.seq LIMIT 1) AS oldest_at
+  FROM found f WHERE f.tenant IS NOT NULL;
 
 -- name: waiting_of
 -- A tenant's jobs that wait, by lane, and since when the foremost of them does.

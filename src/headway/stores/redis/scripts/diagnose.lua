@@ -92,6 +92,53 @@ local function waiting_of(keys, args)
   return found
 end
 
+-- breakdown: jobs by tenant, and those that wait for limits.
+-- args     how many tenants of each class and how many blocked queues at most, how many jobs to count in each
+-- returns  now, tenants (name, waiting, since when the first waits, ...), tenants that run (name of each job),
+--          blocked queues (limit, waiting, moment it opens or '', ...)
+local function breakdown(keys, args)
+  begin(keys, args)
+  local most, bound, tenants, runs, blocked = tonumber(args[2]), tonumber(args[3]), {}, {}, {}
+  local running, busy, held = {}, {}, call('HGETALL', P .. 'lease')
+  for i = 1, #held, 2 do
+    local tenant = lease.rest(held[i + 1]).tenant
+    if tenant and tenant ~= '' then
+      local mine = num($lease.class(held[i + 1])) .. ':' .. tenant
+      push(runs, tenant)
+      running[held[i]], busy[mine] = true, (busy[mine] or 0) + 1
+    end
+  end
+  for number = 1, class.all() do
+    local name, live = num(number), P .. 'live:' .. num(number)
+    local at, found = '(' .. text('') .. ':', 0
+    while ordering.clock(number) and found < most do
+      local first = call('ZRANGE', live, at, '+', 'BYLEX', 'LIMIT', 0, 1)[1]
+      if not first then break end
+      local tenant = text_at(first, 1)
+      local from, runs_here = text(tenant), busy[name .. ':' .. tenant] or 0
+      local waiting = call('ZLEXCOUNT', live, '[' .. from, '(' .. from .. ':') - runs_here
+      if waiting > 0 then
+        found = found + 1
+        local some = call('ZRANGE', live, '[' .. from, '(' .. from .. ':', 'BYLEX', 'LIMIT', 0, runs_here + 1)
+        for _, entry in ipairs(some) do
+          local member = $share.member(sub(entry, #from + 1))
+          if not running[member] then
+            push(tenants, tenant, num(math.min(waiting, bound)))
+            push(tenants, eligible_of(member))
+            break
+          end
+        end
+      end
+      at = '(' .. from .. ':'
+    end
+    for _, limit in ipairs(call('HKEYS', P .. 'parks:' .. name)) do
+      push(blocked, limit, num(math.min(bound, call('ZCARD', P .. 'p:' .. name .. ':' .. limit))))
+      push(blocked, call('ZSCORE', P .. 'timed', name .. ':' .. limit) or '')
+    end
+  end
+  return {now, tenants, runs, blocked}
+end
+
 -- record_wait_reasons: add to the wait intervals of each class, unless another worker has just done so.
 -- args     ms between two samples, longest gap in ms, then class and reason of each
 local function record_wait_reasons(keys, args)

@@ -35,6 +35,37 @@ function finish.cancel_queued(member, rec, reason)
   call('HDEL', P .. 'again', member)
 end
 
+-- Move a queued job to another lane ('' for its own), or let a delayed one run now.
+function finish.reschedule(member, rec, lane, is_due)
+  local requeue, due = call('HGET', P .. 'again', member), call('ZSCORE', P .. 'due', member)
+  local from = requeue and $requeue.class(requeue) or record.class(rec)
+  local key, to = class.parts(from), from
+  if lane ~= '' and lane ~= key.lane then
+    to = class.number(concat({lane, key.rung, '1', unpack(key.needs)}, '\0'))
+  end
+  if to == from and not (due and is_due) then return end
+  local _, order, delayed = leave_queue(member, rec)
+  local extras, eligible, due_at, place = record.extras(rec), ZERO, ZERO, NONE
+  if not delayed then ordering.forget(from, extras.tenant, order, member) end
+  if delayed and not is_due then
+    due_at = fmt('%015d', tonumber(due))
+    ordering.delay(to, member, tonumber(due))
+  else
+    local seq, step = call('HINCRBY', P .. 'meta', 'seq', 1), rule_index.step(record.task(rec), extras.tenant or '')
+    eligible = now15
+    place = ordering.put(to, member, member_of(seq), extras.tenant, now15, step)
+    ordering.flush()
+  end
+  not_quiet()
+  local moved = $requeue{eligible = eligible, due = due_at, class = to, order_key = place}
+  if requeue then
+    moved = $requeue[..eligible](requeue) .. moved .. $requeue[timeout..](requeue)
+  else
+    moved = $requeue{token = NONE, epoch = 0, attempts = 0, crashes = 0} .. moved .. $requeue{timeout = 0, flags = 0}
+  end
+  call('HSET', P .. 'again', member, moved)
+end
+
 function finish.retry(member, rec, out)  -- queue an ended job again, as an operator asked
   local what = finish.before(out)
   local number, epoch = record.class(rec), 0

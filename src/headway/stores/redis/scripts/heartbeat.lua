@@ -158,6 +158,16 @@ local function preempt(keys, args)
   return changed
 end
 
+-- reschedule: move queued jobs to another lane, or let delayed ones run now.
+-- args     lane or '', 1 to run now, ids
+-- returns  the state of each afterwards, '' if there is no such job
+local function reschedule(keys, args)
+  begin(keys, args)
+  return move({unpack(args, 4)}, function(member, whole)
+    if whole[3] == 'Q' then finish.reschedule(member, whole[2], args[2], args[3] == '1') end
+  end)
+end
+
 -- retry: queue ended jobs again with all counts reset.
 -- args     ids
 -- returns  the state of each afterwards, '' if there is no such job

@@ -32,6 +32,14 @@ SELECT j.job_id, j.seq, j.task, j.payload, c.lane, c.needs, c.rung, j.tenant, j.
   LEFT JOIN ready r ON r.class_id = j.class_id AND r.park = j.park AND r.order_key = j.order_key AND r.seq = j.seq
   LEFT JOIN delayed d ON d.namespace_id = j.namespace_id AND d.due_at = j.due_at AND d.seq = j.seq
 
+-- name: blocked_queues
+-- The blocked queues by counter, with how many jobs wait there, counted up to a bound, and when the first one opens.
+-- params  namespace_id, limit, bound, now_at
+SELECT p.park, sum((SELECT count(*) FROM (SELECT 1 FROM ready r WHERE r.class_id = p.class_id AND r.park = p.park
+                                           LIMIT :bound))) AS waiting,
+       min(CASE WHEN p.open_at > :now_at THEN p.open_at END) AS open_at
+  FROM park p WHERE p.namespace_id = :namespace_id GROUP BY p.park ORDER BY p.park LIMIT :limit;
+
 -- name: find_any
 -- Jobs in any state, newest first.
 -- params  worker_id, namespace_id, task, lane, tenant, submitted_before_at, submitted_after_at, before, limit
@@ -165,6 +173,29 @@ SELECT c.lane,
 -- params  namespace_id, since
 SELECT what, sum(count) AS total, sum(CASE WHEN minute >= :since THEN count ELSE 0 END) AS recent
   FROM tally WHERE namespace_id = :namespace_id GROUP BY what;
+
+-- name: tenants_running
+-- How many jobs of each tenant run.
+-- params  namespace_id
+SELECT l.tenant, count(*) FROM lease l CROSS JOIN class c ON c.class_id = l.class_id
+ WHERE c.namespace_id = :namespace_id AND l.tenant > '' GROUP BY l.tenant;
+
+-- name: tenants_waiting
+-- The tenants whose jobs wait in each class, with how many, counted up to a bound, and since when the foremost does.
+-- params  namespace_id, limit, bound
+-- plan    one step of the index for each tenant, however many jobs it has
+WITH RECURSIVE found (class_id, tenant, number) AS (
+  SELECT c.class_id, (SELECT min(r.tenant) FROM ready r WHERE r.class_id = c.class_id AND r.tenant > ''), 1
+    FROM class c WHERE c.namespace_id = :namespace_id AND c.fair = 1
+  UNION ALL
+  SELECT f.class_id, (SELECT min(r.tenant) FROM ready r WHERE r.class_id = f.class_id AND r.tenant > f.tenant),
+         f.number + 1
+    FROM found f WHERE f.tenant IS NOT NULL AND f.number < :limit)
+SELECT f.tenant, (SELECT count(*) FROM (SELECT 1 FROM ready r WHERE r.class_id = f.class_id AND r.tenant = f.tenant
+                                         LIMIT :bound)) AS waiting,
+       (SELECT r.eligible_at FROM ready r WHERE r.class_id = f.class_id AND r.tenant = f.tenant
+         ORDER BY r.order_key, r.seq LIMIT 1) AS oldest_at
+  FROM found f WHERE f.tenant IS NOT NULL;
 
 -- name: waiting_of
 -- A tenant's jobs that wait, by lane, and since when the foremost of them does.

@@ -1,0 +1,285 @@
+"""Bulk actions on all jobs that fit a search, as operations that survive the process which runs them.
+
+An operation is a document with its progress. A process works through the jobs from the newest to the oldest, in pages,
+and writes how far it has come after each page. Another process goes on from there once the first one has been silent
+for a while. Repeating a page changes nothing, because every action leaves jobs alone that it has changed.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from headway.core.errors import ConfigError, CountGrew, ExpectNeeded, HeadwayError, StoreError
+from headway.core.job import JobId, JobRecord, State
+from headway.core.policy.document import DAY, Policy
+from headway.core.policy.why import ReasonIndex
+from headway.core.search import JobSearch, parse_search, write_search
+from headway.security.audit import Group, record
+from headway.stores.base import Store
+from headway.stores.searching import needs_reasons, scan
+
+BULK = "bulk"  # The kind of these documents. Their names are ids of operations.
+PAGE = 500  # Jobs that one step changes, so that it blocks the store's other writers only briefly.
+CONFIRMED_FROM = 100  # Larger operations need the number of jobs that the operator has seen.
+GROWTH = 1.1  # An operation stops at this many times the expected jobs.
+COUNT_SECONDS = 4.0  # Seconds after which counting stops, because an operator waits for the number.
+EXAMPLES = 20
+OWNED_MS = 30_000  # Milliseconds of silence after which another process goes on with an operation.
+KEPT_MS = 30 * DAY
+KEPT_MAX = 200  # Ended operations.
+RESUME_EVERY = 10.0  # Seconds between looks for operations that no process works on.
+
+Action = Literal["cancel", "retry", "run_now", "change_lane", "replay", "purge"]
+Status = Literal["running", "done", "stopped", "failed"]
+
+# The states whose jobs an action changes.
+STATES: dict[str, tuple[State, ...]] = {
+    "cancel": (State.QUEUED, State.EXECUTING),
+    "retry": (State.FAILED, State.CANCELLED, State.DEAD_LETTER),
+    "replay": (State.DEAD_LETTER,),
+    "purge": (State.DEAD_LETTER,),
+    "run_now": (State.QUEUED,),
+    "change_lane": (State.QUEUED,),
+}
+
+
+class BulkRecord(msgspec.Struct, kw_only=True):
+    """An operation. ``before``: the number of the last job that was visited; all newer ones are done."""
+
+    action: Action
+    search: str
+    who: str
+    group: Group = "operators"
+    tenant: str | None = None
+    lane: str | None = None
+    expect: int | None = None
+    count: int = 0
+    visited: int = 0
+    changed: int = 0
+    before: int | None = None
+    status: Status = "running"
+    error: str | None = None
+    created_at: int = 0
+    updated_at: int = 0
+    finished_at: int | None = None
+    owner: str = ""
+
+
+class BulkCount(NamedTuple):
+    """How many jobs fit, and some of them. ``exact`` is false if counting took too long."""
+
+    found: int
+    exact: bool
+    examples: list[JobRecord]
+
+
+_encode = msgspec.json.Encoder().encode
+decode_operation = msgspec.json.Decoder(BulkRecord).decode
+
+
+def narrow(action: str, search: JobSearch) -> JobSearch:
+    """Return the search restricted to jobs that an action can change. Raises ``ConfigError`` if there are none."""
+    states = tuple(state for state in STATES[action] if not search.states or state in search.states)
+    if not states:
+        able = " and ".join(state.value for state in STATES[action])
+        raise ConfigError(f"{action} changes jobs that are {able}, but the filter asks for other states")
+    return search._replace(states=states)
+
+
+def check_expected(expect: int | None, count: int) -> None:
+    """Raise an error if many jobs fit and no number was expected, or more than a tenth above the expected number."""
+    if expect is None and count > CONFIRMED_FROM:
+        raise ExpectNeeded(f"{count:,} jobs fit; give this number as expect", count=count)
+    if expect is not None and count > expect * GROWTH:
+        raise CountGrew(f"{count:,} jobs fit by now, {expect:,} were expected", count=count)
+
+
+async def matching(
+    store: Store, policy: Policy, search: JobSearch, tenant: str | None, before: int | None = None
+) -> AsyncIterator[tuple[JobRecord, bool]]:
+    """Yield the jobs that a search visits, newest first, each with whether it fits."""
+    reason_of = ReasonIndex(await store.diagnose(), policy).code_of if needs_reasons(search) else _no_reason
+    async for job, fits in scan(store.find, store.get, search, reason_of, tenant=tenant, before=before):
+        yield job, fits
+
+
+def _no_reason(_: JobRecord) -> str | None:
+    return None
+
+
+async def count_matching(
+    store: Store, policy: Policy, action: str, search: JobSearch, tenant: str | None, lane: str | None = None
+) -> BulkCount:
+    """Count the jobs that an action would change."""
+    count, examples, until = 0, list[JobRecord](), time.monotonic() + COUNT_SECONDS
+    async for job, fits in matching(store, policy, search, tenant):
+        if fits and _concerns(action, lane, job):
+            count += 1
+            if len(examples) < EXAMPLES:
+                examples.append(job)
+        if time.monotonic() > until:
+            return BulkCount(count, False, examples)
+    return BulkCount(count, True, examples)
+
+
+def _concerns(action: str, lane: str | None, job: JobRecord) -> bool:
+    """Return whether an action changes anything of a job."""
+    if action == "run_now":
+        return job.due_at is not None
+    return action != "change_lane" or job.lane != lane
+
+
+async def start_operation(
+    store: Store,
+    *,
+    action: Action,
+    search: JobSearch,
+    who: str,
+    group: Group,
+    tenant: str | None,
+    lane: str | None,
+    expect: int | None,
+    count: int,
+) -> str:
+    """Store a new operation, and record it in the audit. Return its id."""
+    now_at = (await store.snapshot()).now_at
+    await _prune(store, now_at)
+    operation_id = uuid.uuid4().hex
+    kept = BulkRecord(
+        action=action,
+        search=write_search(search),
+        who=who,
+        group=group,
+        tenant=tenant,
+        lane=lane,
+        expect=expect,
+        count=count,
+        created_at=now_at,
+    )
+    await store.write(BULK, operation_id, _encode(kept), if_version=0)
+    facts = {"operation": operation_id, "jobs": count, "tenant": tenant, "lane": lane}
+    await record(store, who=who, what=f"bulk.{action}", target=kept.search, after=facts, group=group, now_at=now_at)
+    return operation_id
+
+
+async def read_operation(store: Store, operation_id: str) -> BulkRecord | None:
+    """Read an operation."""
+    found = await store.read(BULK, operation_id)
+    return decode_operation(found[0].body) if found else None
+
+
+async def read_operations(store: Store) -> list[tuple[str, BulkRecord]]:
+    """Read all operations, newest first."""
+    found = [(document.name, decode_operation(document.body)) for document in await store.read(BULK)]
+    return sorted(found, key=lambda pair: (pair[1].created_at, pair[0]), reverse=True)
+
+
+class BulkRunner:
+    """Works through operations for one process, and goes on with those that other processes have left."""
+
+    def __init__(self, store: Store, policy: Callable[[], Policy]) -> None:
+        self._store = store
+        self._policy = policy
+        self._owner = uuid.uuid4().hex
+
+    async def __call__(self) -> float | None:
+        """Go on with operations that no process works on. This is a chore."""
+        for operation_id, kept in await read_operations(self._store):
+            if kept.status == "running" and kept.owner != self._owner:
+                await self.run(operation_id)
+        return None
+
+    async def run(self, operation_id: str) -> BulkRecord | None:
+        """Work through an operation to its end. Return it, or None if another process does."""
+        found = await self._store.read(BULK, operation_id)
+        if not found:
+            return None
+        kept, version = decode_operation(found[0].body), found[0].version
+        now_at = (await self._store.snapshot()).now_at
+        if kept.status != "running" or (kept.owner not in ("", self._owner) and now_at < kept.updated_at + OWNED_MS):
+            return None
+        try:
+            return await self._work(operation_id, kept, version)
+        except StoreError:  # The chore goes on once the store answers.
+            raise
+        except HeadwayError as problem:
+            return await self._end(operation_id, kept, "failed", str(problem))
+
+    async def _work(self, operation_id: str, kept: BulkRecord, version: int) -> BulkRecord | None:
+        search, claimed = parse_search(kept.search, kept.created_at), await self._save(operation_id, kept, version)
+        while claimed is not None:
+            page, last, ended = await self._page(kept, search)
+            if kept.expect is not None and kept.visited + len(page) > max(kept.expect, kept.count) * GROWTH:
+                return await self._end(operation_id, kept, "stopped", "more jobs fit than were expected")
+            kept.changed += await apply_action(self._store, kept.action, page, kept.lane)
+            kept.visited += len(page)
+            kept.before = last
+            if ended:
+                return await self._end(operation_id, kept, "done", None)
+            claimed = await self._save(operation_id, kept, claimed)
+        return None
+
+    async def _page(self, kept: BulkRecord, search: JobSearch) -> tuple[list[JobId], int | None, bool]:
+        """Read the next jobs that fit. Return them, the number of the last job visited, and whether there are more."""
+        page, last = list[JobId](), kept.before
+        async for job, fits in matching(self._store, self._policy(), search, kept.tenant, kept.before):
+            if kept.before is None and job.submitted_at > kept.created_at:
+                continue  # It came after the operation.
+            if fits and _concerns(kept.action, kept.lane, job):
+                page.append(job.job_id)
+            last = job.seq
+            if len(page) >= PAGE:
+                return page, last, False
+        return page, last, True
+
+    async def _save(self, operation_id: str, kept: BulkRecord, version: int) -> int | None:
+        """Write how far an operation has come. Return its version, or None if another process works on it."""
+        kept.owner, kept.updated_at = self._owner, (await self._store.snapshot()).now_at
+        return await self._store.write(BULK, operation_id, _encode(kept), if_version=version)
+
+    async def _end(self, operation_id: str, kept: BulkRecord, status: Status, error: str | None) -> BulkRecord:
+        now_at = (await self._store.snapshot()).now_at
+        kept.status, kept.error, kept.finished_at, kept.updated_at = status, error, now_at, now_at
+        await self._store.write(BULK, operation_id, _encode(kept))
+        facts = {"operation": operation_id, "status": status, "visited": kept.visited, "changed": kept.changed}
+        await record(
+            self._store,
+            who=kept.who,
+            what=f"bulk.{kept.action}.end",
+            target=kept.search,
+            after=facts,
+            group=kept.group,
+            now_at=now_at,
+        )
+        return kept
+
+
+async def apply_action(store: Store, action: str, job_ids: list[JobId], lane: str | None) -> int:
+    """Apply an action to some jobs. Return how many it changed."""
+    if not job_ids:
+        return 0
+    match action:
+        case "cancel":
+            states = await store.cancel(job_ids)
+            return sum(state in (State.CANCELLED, State.EXECUTING) for state in states)
+        case "retry" | "replay":
+            return sum(state is State.QUEUED for state in await store.retry(job_ids))
+        case "purge":
+            return await store.purge((State.DEAD_LETTER,), job_ids, limit=len(job_ids))
+        case "run_now":
+            return sum(state is State.QUEUED for state in await store.reschedule(job_ids, now=True))
+        case "change_lane":
+            return sum(state is State.QUEUED for state in await store.reschedule(job_ids, lane=lane))
+    raise ConfigError(f"this release has no bulk action {action!r}")
+
+
+async def _prune(store: Store, now_at: int) -> None:
+    ended = [pair for pair in await read_operations(store) if pair[1].status != "running"]
+    for number, (operation_id, kept) in enumerate(ended):
+        if number >= KEPT_MAX or kept.updated_at < now_at - KEPT_MS:
+            await store.write(BULK, operation_id, None)

@@ -1,0 +1,104 @@
+"""The whole queue at a glance: lanes and slots, tenants, limits, and what another policy would change."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import Query, Request
+from starlette.responses import Response
+
+from headway.core.policy.reader import read_policy
+from headway.core.what_if import change_queue
+from headway.estimates.load import check_here
+from headway.server.auth import Scope
+from headway.server.pages import PAGE_MAX, Page, read_cursor
+from headway.server.replies import encode, reply
+from headway.server.routing import Routes, caller_of
+from headway.server.schemas.dashboard import (
+    ForecastReply,
+    ForecastRequest,
+    LimitsReply,
+    Overview,
+    TenantPage,
+)
+from headway.server.service import service_of
+from headway.server.views import lane_estimate
+
+TenantOrder = Literal["unfairness", "tenant", "waiting", "running", "oldest", "had", "wait"]
+TENANTS_PAGE = 100
+
+routes = Routes("queue", "/api/v1", whole=True)
+
+
+@routes.get("/queue/overview", Scope.READ, Overview, "The queue at a glance")
+async def get_overview(request: Request) -> Response:
+    """Return lanes, slots, why tasks wait and when new ones would start. It is at most a second old."""
+    return reply(await service_of(request).views.overview())
+
+
+@routes.get("/tenants", Scope.READ, TenantPage, "Tenants: what they have and what they are entitled to", whole=False)
+async def list_tenants(
+    request: Request,
+    sort: Annotated[
+        TenantOrder, Query(description="The tenant that suffers most first, unless another is given.")
+    ] = "unfairness",
+    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = TENANTS_PAGE,
+    cursor: Annotated[str | None, Query(max_length=20, description="`next_cursor` of the page before.")] = None,
+) -> Response:
+    """List the tenants with work now or in the last hour. A token of one tenant gets that tenant alone."""
+    service, tenant = service_of(request), caller_of(request).tenant
+    view = await service.views.tenants()
+    items = [one for one in view["items"] if tenant in (None, one["tenant"])]
+    items.sort(key=_ORDERS[sort])
+    start, page = 0 if cursor is None else read_cursor(cursor), Page("items", limit)
+    more = next((number for number, one in enumerate(items[start:], start) if not page.add(one)), None)
+    facts = {"at": view["at"], "complete": view["complete"]}
+    body = encode(facts)[:-1] + b"," + bytes(page.answer(None if more is None else str(more)).body)[1:]
+    return Response(body, media_type="application/json")
+
+
+def _oldest(one: dict[str, Any]) -> tuple[bool, str, str]:
+    return one["oldest_at"] is None, one["oldest_at"] or "", one["tenant"]
+
+
+_ORDERS: dict[str, Any] = {
+    "unfairness": lambda one: (-one["unfairness"], -one["waiting"], one["tenant"]),
+    "tenant": lambda one: one["tenant"],
+    "waiting": lambda one: (-one["waiting"], one["tenant"]),
+    "running": lambda one: (-one["running"], one["tenant"]),
+    "oldest": _oldest,
+    "had": lambda one: (-(one["had_share"] or 0), one["tenant"]),
+    "wait": lambda one: (-(one["wait_p50"] or 0), one["tenant"]),
+}
+
+
+@routes.get("/limits", Scope.READ, LimitsReply, "Limits and the ladder")
+async def get_limits(request: Request) -> Response:
+    """Return each limit with what runs and waits under it, and the ladder with the tasks on it."""
+    return reply(await service_of(request).views.limits())
+
+
+@routes.post("/forecast", Scope.READ, ForecastReply, "What another policy or number of slots would change")
+async def forecast(request: Request, wanted: ForecastRequest) -> Response:
+    """Return when a task submitted now would start, by lane, before and after a change. Nothing changes."""
+    service = service_of(request)
+    now, policy = await service.forecast(), await service.policy()
+    new = policy if wanted.policy is None else read_policy(wanted.policy, "the policy")
+    queue = change_queue(now.queue, policy, new, wanted.slots)
+    then = now.under(new, queue)
+    lanes = {
+        name: {
+            "before": lane_estimate(now, name) if name in policy.lanes else None,
+            "after": lane_estimate(then, name) if name in new.lanes else None,
+        }
+        for name in dict.fromkeys([*policy.lanes, *new.lanes])
+    }
+    findings = [] if wanted.policy is None else (await check_here(await service.store(), new)).findings
+    slots = [sum(worker.slots for worker in one.active_workers) for one in (now.queue, queue)]
+    return reply(
+        {
+            "slots": {"before": slots[0], "after": slots[1]},
+            "lanes": lanes,
+            "findings": [one._asdict() for one in findings],
+        }
+    )

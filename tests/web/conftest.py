@@ -1,0 +1,66 @@
+"""A real browser, and real servers with data for it to show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.conftest import ADDRESSES
+from tests.web.browser import WatchedPage, launch_options
+from tests.web.site import Site
+
+OpenPage = Callable[..., WatchedPage]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A Chromium without a window: the one that `make test` unpacks, or the system's."""
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(**launch_options())
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[OpenPage]:
+    """Open pages that fail their test on a console error, a violation of the CSP, or a request to another origin."""
+    pages: list[WatchedPage] = []
+
+    def open_one(address: str, **options: object) -> WatchedPage:
+        page = WatchedPage(browser, address, **options)
+        pages.append(page)
+        return page
+
+    yield open_one
+    for page in pages:
+        page.close()
+    assert [found for page in pages for found in page.wrong] == []
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A server and worker on SQLite, with jobs in all states. Tests that share it look, or change what they made."""
+    yield from _site(tmp_path_factory.mktemp("site"), "sqlite")
+
+
+@pytest.fixture(scope="module", params=["redis", "postgres"])
+def other_site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """The same on another store."""
+    yield from _site(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@pytest.fixture(scope="session")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A server on an empty store, without a worker."""
+    folder = tmp_path_factory.mktemp("empty")
+    with Site(folder, ADDRESSES["sqlite"](folder), worker=False) as started:
+        yield started
+
+
+def _site(folder: Path, store_name: str) -> Iterator[Site]:
+    with Site(folder, ADDRESSES[store_name](folder)) as started:
+        started.fill()
+        yield started

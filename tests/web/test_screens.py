@@ -1,0 +1,259 @@
+"""Every screen shows what the store has, in a real browser, without an error and accessible to all."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.web.conftest import OpenPage
+from tests.web.site import Site
+
+SCREENS = {
+    "": "Now",
+    "jobs": "Jobs",
+    "tenants": "Tenants",
+    "limits": "Limits",
+    "workers": "Workers",
+    "dead-letters": "Dead letters",
+    "crons": "Crons",
+    "batches": "Batches",
+    "policy": "Policy",
+    "system": "System",
+}
+
+
+def test_the_navigation_leads_to_every_screen(site: Site, open_page: OpenPage) -> None:
+    watched = open_page(site.ui)
+    watched.expected = ("status of 404",)  # Of batches, if this release has no such route.
+    for path, name in SCREENS.items():
+        watched.page.get_by_role("navigation").get_by_role("link", name=name, exact=True).click()
+        expect(watched.page.get_by_role("heading", level=1, name=name, exact=True)).to_be_visible()
+        assert watched.page.url == site.ui + path
+        expect(watched.page).to_have_title(f"{name} · Headway")
+
+
+def test_now_shows_lanes_slots_and_reasons(site: Site, open_page: OpenPage) -> None:
+    watched = open_page(site.ui)
+    lanes = site.get("queue/overview")["lanes"]
+    for lane in lanes:
+        cells = watched.row(lane["name"]).locator("td")
+        expect(cells.nth(1)).to_contain_text(str(lane["waiting"]))
+        expect(cells.nth(2)).to_have_text(str(lane["running"]))
+    assert sum(lane["waiting"] for lane in lanes) == 5
+    expect(watched.page.locator(".five div", has_text="waiting").first.locator("dd")).to_have_text("5")
+    expect(watched.page.locator(".five div", has_text="running").locator("dd")).to_have_text("3")
+    expect(watched.page.get_by_role("heading", name="What waiting jobs wait for")).to_be_visible()
+    expect(watched.page.get_by_text("of 4 slots used")).to_be_visible()
+
+
+def test_jobs_show_why_each_waits_and_when_it_starts(site: Site, open_page: OpenPage) -> None:
+    watched = open_page(f"{site.ui}jobs?q=state:queued task:reports.export")
+    rows = watched.row("reports.export")
+    expect(rows).to_have_count(len(site.get("tasks", q="state:queued task:reports.export")["items"]))
+    task = site.get("tasks", q="state:queued task:reports.export", explain=True)["items"][0]
+    row = watched.row(task["payload"]["parameters"]["month"])
+    expect(row).to_contain_text(task["why"][0]["text"].split(" (")[0])
+    expect(row.get_by_role("link", name="reports.export")).to_have_attribute("href", f"{site.ui}jobs/{task['task_id']}")
+    expect(row).to_contain_text("globex")
+    expect(row.locator(".range, .soft").first).to_be_visible()
+
+
+def test_a_job_shows_what_it_is_and_why_it_waits(site: Site, open_page: OpenPage) -> None:
+    task = site.get("tasks", q="state:queued task:reports.export", explain=True)["items"][0]
+    watched = open_page(f"{site.ui}jobs/{task['task_id']}")
+    expect(watched.page.get_by_role("heading", level=1)).to_have_text("reports.export")
+    reasons = site.get(f"tasks/{task['task_id']}/why")["reasons"]
+    for reason in reasons:
+        expect(watched.page.get_by_text(reason["code"], exact=True).first).to_be_visible()
+    assert reasons[0]["code"] in ("ladder", "limit", "slots_full", "reserved")
+    expect(watched.page.get_by_role("heading", name="Arguments")).to_be_visible()
+    expect(watched.page.locator("pre").first).to_contain_text(task["payload"]["parameters"]["month"])
+
+
+def test_a_finished_job_shows_its_result_and_a_failed_one_its_error(site: Site, open_page: OpenPage) -> None:
+    done = site.get("tasks", q="state:completed task:mail.send")["items"][0]
+    watched = open_page(f"{site.ui}jobs/{done['task_id']}")
+    expect(watched.page.get_by_text(f"sent to {done['payload']['parameters']['to']}")).to_be_visible()
+    expect(watched.page.get_by_role("heading", name="What it waited for")).to_be_visible()
+    dead = site.get("tasks", q="state:dead_letter")["items"][0]
+    watched.page.goto(f"{site.ui}jobs/{dead['task_id']}")
+    expect(watched.page.get_by_text("ValueError").first).to_be_visible()
+    expect(watched.page.get_by_text("was declined").first).to_be_visible()
+    expect(watched.page.locator("pre", has_text="Traceback").first).to_be_visible()
+
+
+def test_a_finished_job_shows_what_it_had_waited_for(site: Site, open_page: OpenPage) -> None:
+    task = site.get("tasks", q="state:completed task:mail.send")["items"][0]
+    watched = open_page(f"{site.ui}jobs")
+    reasons = {"waited_seconds": {"slots_full": 3.0, "lane": 1.0}, "passed_over": 2, "reasons": [], "task_id": "x"}
+    watched.page.route("**/why", lambda route: route.fulfill(json=reasons))
+    watched.page.goto(f"{site.ui}jobs/{task['task_id']}")
+    bar = watched.page.get_by_role("img", name="slots_full 3 s, lane 1 s")
+    expect(bar).to_be_visible()
+    widths = [part.evaluate("part => part.style.width") for part in bar.locator("span").all()]
+    assert widths == ["75%", "25%"]
+    expect(watched.page.get_by_text("2 later jobs of its lane and tenant started before it.")).to_be_visible()
+
+
+def test_a_running_job_shows_its_progress(site: Site, open_page: OpenPage) -> None:
+    task = site.get("tasks", q="state:executing task:images.resize")["items"][0]
+    watched = open_page(f"{site.ui}jobs/{task['task_id']}")
+    expect(watched.page.get_by_text("tile 2 of 5")).to_be_visible()
+    expect(watched.page.get_by_role("progressbar")).to_have_attribute("value", "0.4")
+
+
+def test_tenants_show_their_share_and_what_they_are_entitled_to(site: Site, open_page: OpenPage) -> None:
+    watched = open_page(f"{site.ui}tenants")
+    tenants = {item["tenant"]: item for item in site.get("tenants")["items"]}
+    assert tenants.keys() >= {"acme", "globex"}
+    for name in ("acme", "globex"):
+        cells = watched.row(name).locator("td")
+        expect(cells.nth(1)).to_have_text(f"{tenants[name]['weight']:g}")
+        expect(cells.nth(3)).to_have_text(str(tenants[name]["running"]))
+        expect(cells.nth(4)).to_have_text(str(tenants[name]["waiting"]))
+        expect(cells.nth(2).get_by_role("img")).to_have_attribute("aria-label", re.compile("entitled to"))
+    watched.page.get_by_label("Filter tenants by name").fill("glob")
+    expect(watched.page.locator("tbody tr")).to_have_count(1)
+
+
+def test_limits_show_the_ladder_with_who_sits_on_it(site: Site, open_page: OpenPage) -> None:
+    watched = open_page(f"{site.ui}limits")
+    found = site.get("limits")
+    names = [item["name"] for item in found["items"]]
+    assert len(names) == 1
+    expect(watched.row(names[0])).to_contain_text("by account")
+    for rung in found["ladder"]["rungs"]:
+        expect(watched.page.locator(".rung header", has_text=rung["name"])).to_be_visible()
+    sitter = found["ladder"]["tasks"][0]
+    inner = watched.page.locator(".rung", has_text=sitter["rung"]).last
+    expect(inner.get_by_role("link", name=sitter["task_type"]).first).to_be_visible()
+    expect(watched.page.locator(".rung .rung .rung")).to_have_count(1)
+
+
+def test_workers_show_their_slots_and_jobs(site: Site, open_page: OpenPage) -> None:
+    watched = open_page(f"{site.ui}workers")
+    (worker,) = site.get("workers")["workers"]
+    row = watched.row(worker["worker_id"])
+    expect(row).to_contain_text(f"{worker['current_load']} of {worker['capacity']}")
+    expect(row.locator(".slots i")).to_have_count(4)
+    assert len(worker["current_tasks"]) == worker["current_load"] == 3
+    for job_id in worker["current_tasks"]:
+        expect(row.get_by_role("link", name=job_id[-8:])).to_be_visible()
+
+
+def test_dead_letters_are_grouped_by_task_and_error(site: Site, open_page: OpenPage) -> None:
+    watched = open_page(f"{site.ui}dead-letters")
+    row = watched.row("billing.charge")
+    expect(row).to_contain_text("ValueError")
+    expect(row.locator("td").nth(1)).to_have_text(str(site.get("dlq/groups")["groups"][0]["count"]))
+    row.get_by_role("link", name="billing.charge").click()
+    expect(watched.page.get_by_role("searchbox")).to_have_value(re.compile("task:billing.charge"))
+    expect(watched.row("billing.charge").first).to_be_visible()
+
+
+def test_crons_show_their_schedule_in_words(site: Site, open_page: OpenPage) -> None:
+    watched = open_page(f"{site.ui}crons")
+    row = watched.row("reports.nightly")
+    expect(row).to_contain_text("Monday to Friday at 03:00")
+    expect(row).to_contain_text("Europe/Paris")
+    expect(row.locator("time")).not_to_have_count(0)
+
+
+def test_the_policy_shows_its_version_and_what_another_would_change(site: Site, open_page: OpenPage) -> None:
+    watched = open_page(f"{site.ui}policy")
+    expect(watched.page.get_by_text("version 1")).to_be_visible()
+    expect(watched.page.get_by_label("The policy as JSON")).to_have_value(re.compile('"acme": 3'))
+    with watched.page.expect_request("**/forecast") as request:
+        watched.page.get_by_label("Slots", exact=False).first.fill("12")
+    assert request.value.post_data_json == {"slots": 12}
+    after = site.post("forecast", {"slots": 12})["lanes"]["high"]["after"]
+    assert (after["p50"], after["p90"]) == (0, 0)
+    expect(watched.row("high").first.locator("td").nth(2)).to_contain_text("at once")
+    watched.page.get_by_label("Weight of low").fill("9")
+    expect(watched.page.get_by_label("The policy as JSON")).to_have_value(re.compile('"weight": 9'))
+    expect(watched.button("Apply")).to_be_enabled()
+    watched.button("Check").click()
+    expect(watched.page.get_by_role("status").filter(has_text=re.compile("valid", re.IGNORECASE))).to_be_visible()
+
+
+def test_the_system_page_shows_checks_store_and_audit(site: Site, open_page: OpenPage) -> None:
+    watched = open_page(f"{site.ui}system")
+    found = site.get("system")
+    for check in found["checks"]:
+        row = watched.page.locator(
+            "tbody tr", has=watched.page.get_by_role("rowheader", name=check["name"], exact=True)
+        )
+        expect(row).to_contain_text(check["detail"][:20])
+    for value in found["store"].values():
+        expect(watched.page.locator("dd", has_text=str(value)).first).to_be_visible()
+    expect(watched.row("policy.put").first).to_contain_text("version 1")
+
+
+@pytest.mark.parametrize("path", ["", "jobs", "tenants", "dead-letters", "workers", "limits"])
+def test_main_screens_work_on_other_stores(other_site: Site, open_page: OpenPage, path: str) -> None:
+    watched = open_page(other_site.ui + path)
+    expect(watched.page.get_by_role("heading", level=1, name=SCREENS[path], exact=True)).to_be_visible()
+    (worker,) = other_site.get("workers")["workers"]
+    shown = {
+        "": "high",
+        "jobs": "reports.export",
+        "tenants": "globex",
+        "dead-letters": "billing.charge",
+        "workers": worker["worker_id"],
+        "limits": "by account",
+    }
+    expect(watched.row(shown[path]).first).to_be_visible()
+    expect(watched.page.locator(".problem")).to_have_count(0)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_screens_are_accessible(site: Site, open_page: OpenPage, theme: str) -> None:
+    watched = open_page(site.ui, color_scheme=theme)
+    watched.expected = ("status of 404",)
+    for path, name in SCREENS.items():
+        watched.page.goto(site.ui + path)
+        expect(watched.page.get_by_role("heading", level=1, name=name, exact=True)).to_be_visible()
+        watched.page.locator(".card").first.wait_for()
+        assert watched.accessibility_problems() == [], name
+    task = site.get("tasks", q="state:queued task:reports.export")["items"][0]
+    watched.page.goto(f"{site.ui}jobs/{task['task_id']}")
+    watched.page.locator(".timeline").wait_for()
+    assert watched.accessibility_problems() == []
+    watched.page.keyboard.press("?")
+    expect(watched.page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
+    assert watched.accessibility_problems() == []
+
+
+def test_screens_fit_a_phone(site: Site, open_page: OpenPage) -> None:
+    watched = open_page(site.ui, viewport={"width": 390, "height": 844})
+    watched.expected = ("status of 404",)
+    for path, name in SCREENS.items():
+        watched.page.goto(site.ui + path)
+        expect(watched.page.get_by_role("heading", level=1, name=name, exact=True)).to_be_visible()
+        watched.page.locator(".card").first.wait_for()
+        assert watched.page.evaluate("document.documentElement.scrollWidth") == 390, name
+
+
+@pytest.mark.parametrize(
+    "path, says",
+    [
+        ("", "Nothing waits."),
+        ("jobs", "There are no jobs yet."),
+        ("tenants", "No job has a tenant."),
+        ("limits", "There are no limits."),
+        ("workers", "No worker runs."),
+        ("dead-letters", "There are no dead letters."),
+        ("crons", "There are no crons."),
+        ("batches", "There are no batches yet."),
+        ("policy", "No policy was applied yet"),
+        ("jobs/01999e2f-9d1c-7cc0-8a1e-5f1d6c3b2a10", "There is no such job."),
+        ("nowhere", "There is no such page."),
+    ],
+)
+def test_empty_screens_say_what_to_do_next(empty: Site, open_page: OpenPage, path: str, says: str) -> None:
+    watched = open_page(empty.ui)
+    watched.expected = ("status of 404",)
+    watched.page.goto(empty.ui + path)
+    expect(watched.page.get_by_text(says)).to_be_visible()

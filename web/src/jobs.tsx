@@ -1,0 +1,352 @@
+/** Jobs: a search, its rows with why each waits and when it starts, and actions on rows or on all that match. */
+
+import { Component } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { ActionButtons, actionsFor, Confirmations } from "./actions";
+import { get } from "./api";
+import type { TaskPage, TaskReply } from "./api.gen";
+import { brief, parameters, plural } from "./format";
+import { list } from "./keys";
+import { selected } from "./live";
+import { REASONS } from "./reasons";
+import { useResource } from "./resource";
+import { go, Link, query, setQuery } from "./router";
+import { SearchBox, STATES, word } from "./search";
+import { maySubmit } from "./state";
+import { Age, Choice, Command, Empty, Problem, StartRange, StateBadge } from "./ui";
+
+const LIMITS = [
+  ["50", "50"],
+  ["100", "100"],
+  ["500", "500"],
+] as const;
+const STATE = /(^|\s)state:(\S+)/;
+
+/** Keep the objects of rows that did not change, so that only changed rows are drawn again. */
+function useStableRows(items: TaskReply[] | undefined): TaskReply[] {
+  const kept = useRef(new Map<string, { text: string; task: TaskReply }>());
+  const source = useRef<TaskReply[] | undefined>(undefined);
+  const rows = useRef<TaskReply[]>([]);
+  if (items !== source.current) {
+    const before = kept.current;
+    source.current = items;
+    kept.current = new Map();
+    rows.current = (items ?? []).map((task) => {
+      const { cursor: _, ...rest } = task;
+      const text = JSON.stringify(rest);
+      const old = before.get(task.task_id);
+      const stable = old?.text === text ? old : { text, task };
+      kept.current.set(task.task_id, stable);
+      return stable.task;
+    });
+  }
+  return rows.current;
+}
+
+export function Jobs() {
+  const text = query.value.get("q") ?? "";
+  const limit = query.value.get("limit") ?? "50";
+  const cursor = query.value.get("cursor");
+  const key = `${text}\n${limit}\n${cursor}`;
+  // Rows come first. Why they wait takes longer to compute, and follows.
+  const plain = useResource(key, () => get<TaskPage>("tasks", { q: text, limit, cursor }), { live: false });
+  const explained = useResource(key, () => get<TaskPage>("tasks", { q: text, limit, cursor, explain: true }));
+  const data = explained.data ?? plain.data;
+  const problem = explained.problem;
+  const rows = useStableRows(data?.items);
+  const { marked, current, toggle, all, clear } = useSelection(rows, text);
+  const state = STATE.exec(text)?.[2] ?? "";
+  const longest = Math.max(1, ...rows.map((row) => row.estimate?.p90 ?? 0));
+  const search = (value: string) => {
+    clear();
+    go("jobs", { q: value, limit: limit === "50" ? null : limit });
+  };
+  const pick = (value: string) => {
+    const rest = text.replace(STATE, "").trim();
+    search(value ? `${word("state", value)} ${rest}`.trim() : rest);
+  };
+  const chosen = rows.filter((row) => marked.has(row.task_id));
+  return (
+    <>
+      <div class="title">
+        <h1>Jobs</h1>
+        <SearchBox text={text} onSearch={search} {...(problem ? { problem: problem.message } : {})} />
+      </div>
+      <div class="row">
+        <Choice
+          name="State"
+          value={state}
+          options={[["", "All"], ...STATES.map((name) => [name, name.replace("_", " ")] as const)]}
+          onChange={pick}
+        />
+        <span class="grow" />
+        <MatchActions
+          text={text}
+          states={state ? state.split(",") : []}
+          rows={rows}
+          more={Boolean(data?.next_cursor)}
+        />
+      </div>
+      <Problem of="The list" problem={problem} data={data} />
+      {data === null ? null : rows.length === 0 ? (
+        <div class="card">
+          {data.next_cursor ? (
+            <Empty title="None of the newest 5,000 jobs matches.">
+              <button type="button" onClick={() => setQuery({ cursor: data.next_cursor })}>
+                Search older jobs
+              </button>
+            </Empty>
+          ) : text ? (
+            <Empty title="No job matches.">
+              <button type="button" onClick={() => search("")}>
+                Clear the search
+              </button>
+            </Empty>
+          ) : (
+            <Empty title="There are no jobs yet.">
+              Submit one: <Command text="headway submit demo.sleep seconds=5" />
+            </Empty>
+          )}
+        </div>
+      ) : (
+        <section class="card flush" aria-label="Jobs">
+          <div class="scroll">
+            <table class="jobs">
+              <thead>
+                <tr>
+                  {maySubmit.value && (
+                    <th scope="col">
+                      <input
+                        type="checkbox"
+                        aria-label="Select all rows"
+                        checked={marked.size > 0 && marked.size === rows.length}
+                        onChange={all}
+                      />
+                    </th>
+                  )}
+                  <th scope="col">State</th>
+                  <th scope="col">Task</th>
+                  <th scope="col">Tenant</th>
+                  <th scope="col">Lane</th>
+                  <th scope="col" class="num">
+                    For
+                  </th>
+                  <th scope="col" class="num wide">
+                    Attempt
+                  </th>
+                  <th scope="col">Why, progress or error</th>
+                  <th scope="col">Starts in</th>
+                  <th scope="col" class="wide">
+                    Worker
+                  </th>
+                </tr>
+              </thead>
+              <tbody>
+                {rows.map((task) => (
+                  <JobRow
+                    key={task.task_id}
+                    task={task}
+                    selectable={maySubmit.value}
+                    marked={marked.has(task.task_id)}
+                    current={current === task.task_id}
+                    longest={longest}
+                    toggle={toggle}
+                  />
+                ))}
+              </tbody>
+            </table>
+          </div>
+        </section>
+      )}
+      <div class="row">
+        {cursor && (
+          <button type="button" onClick={() => setQuery({ cursor: null })}>
+            Newest
+          </button>
+        )}
+        {data?.next_cursor && (
+          <button type="button" onClick={() => setQuery({ cursor: data.next_cursor })}>
+            Older
+          </button>
+        )}
+        <span class="grow" />
+        <small>Rows</small>
+        <Choice name="Rows" value={limit as "50"} options={LIMITS} onChange={(value) => setQuery({ limit: value })} />
+      </div>
+      {chosen.length > 0 && (
+        <div class="acting">
+          <strong>{plural(chosen.length, "job")} selected</strong>
+          <ActionButtons
+            states={chosen.map((task) => task.status)}
+            filter={{ id: chosen.map((task) => task.task_id) }}
+            what={plural(chosen.length, "selected job")}
+            onDone={clear}
+          />
+          <button type="button" class="plain" onClick={clear}>
+            Clear
+          </button>
+        </div>
+      )}
+      <Confirmations />
+    </>
+  );
+}
+
+/** Actions on everything that the search finds, not only on the rows of this page. */
+function MatchActions(given: { text: string; states: string[]; rows: TaskReply[]; more: boolean }) {
+  if (!given.text || !given.rows.length) return null;
+  const states = given.states.length ? given.states : [...new Set(given.rows.map((row) => row.status))];
+  if (!actionsFor(states).length) return null;
+  return (
+    <span class="row">
+      <small>All that match</small>
+      <ActionButtons small states={states} filter={given.text} what="all jobs that match" />
+    </span>
+  );
+}
+
+/** Which rows are selected and which is the current one, for keys and for the mouse. */
+function useSelection(rows: TaskReply[], text: string) {
+  const [marked, setMarked] = useState<ReadonlySet<string>>(new Set());
+  const [current, setCurrent] = useState<string | null>(null);
+  const toggle = useRef((id: string) => {
+    setMarked((before) => {
+      const after = new Set(before);
+      if (!after.delete(id)) after.add(id);
+      return after;
+    });
+  }).current;
+  const clear = () => setMarked(new Set());
+  const all = () => setMarked(marked.size === rows.length ? new Set() : new Set(rows.map((row) => row.task_id)));
+  selected.value = marked.size;
+  useEffect(() => clear, [text]);
+  useEffect(
+    () => () => {
+      selected.value = 0;
+      Object.assign(list, { move: null, select: null, open: null, clear: null });
+    },
+    [],
+  );
+  list.move = (by) => {
+    const index = rows.findIndex((row) => row.task_id === current);
+    const next = rows[Math.max(0, Math.min(rows.length - 1, index < 0 ? 0 : index + by))];
+    if (next === undefined) return;
+    setCurrent(next.task_id);
+    document.getElementById(`job-${next.task_id}`)?.scrollIntoView({ block: "nearest" });
+  };
+  list.select = () => {
+    if (current !== null && maySubmit.value) toggle(current);
+  };
+  list.open = () => {
+    if (current !== null) go(`jobs/${encodeURIComponent(current)}`);
+  };
+  list.clear = clear;
+  return { marked, current, toggle, all, clear };
+}
+
+interface RowProps {
+  task: TaskReply;
+  selectable: boolean;
+  marked: boolean;
+  current: boolean;
+  longest: number;
+  toggle: (id: string) => void;
+}
+
+/** Since when a job is in its state. */
+export function since(task: TaskReply): string | null {
+  if (task.completed_at) return task.completed_at;
+  if (task.status === "executing") return task.started_at;
+  return task.eligible_at ?? task.created_at;
+}
+
+class JobRow extends Component<RowProps> {
+  override shouldComponentUpdate(next: RowProps): boolean {
+    const waits = next.task.status === "queued";
+    return (
+      next.task !== this.props.task ||
+      next.marked !== this.props.marked ||
+      next.current !== this.props.current ||
+      next.selectable !== this.props.selectable ||
+      (waits && next.longest !== this.props.longest)
+    );
+  }
+
+  override render({ task, selectable, marked, current, longest, toggle }: RowProps) {
+    const id = task.task_id;
+    return (
+      <tr id={`job-${id}`} data-current={current ? "true" : undefined} aria-selected={marked}>
+        {selectable && (
+          <td>
+            <input
+              type="checkbox"
+              aria-label={`Select ${task.payload.task_type} ${id.slice(-8)}`}
+              checked={marked}
+              onChange={() => toggle(id)}
+            />
+          </td>
+        )}
+        <td>
+          <StateBadge state={task.status} />
+        </td>
+        <td>
+          <Link to={`jobs/${encodeURIComponent(id)}`} class="name" title={id}>
+            {task.payload.task_type}
+          </Link>
+          <span class="two mono">{parameters(task.payload.parameters) || id.slice(-8)}</span>
+        </td>
+        <td>{task.tenant ?? <span class="soft">–</span>}</td>
+        <td class="nowrap">
+          {task.priority}
+          {task.duration && <small> · {task.duration}</small>}
+        </td>
+        <td class="num">
+          <Age at={since(task)} />
+        </td>
+        <td class="num wide">
+          {task.attempt_count} <small>of {task.max_retries + 1}</small>
+        </td>
+        <td class="why">
+          <Reasoning task={task} />
+        </td>
+        <td>
+          {task.status === "queued" && task.estimate ? (
+            <StartRange p50={task.estimate.p50} p90={task.estimate.p90} most={longest} />
+          ) : (
+            <span class="soft">–</span>
+          )}
+        </td>
+        <td class="wide mono">{task.assigned_worker_id ?? <span class="soft">–</span>}</td>
+      </tr>
+    );
+  }
+}
+
+/** The one line that says most about a job in its state. */
+function Reasoning({ task }: { task: TaskReply }) {
+  const [first] = task.why ?? [];
+  if (task.status === "queued") {
+    if (!task.why) return <span class="soft">…</span>;
+    if (first === undefined) return <span class="soft">the next claim takes it</span>;
+    return (
+      <span title={(task.why ?? []).map((reason) => reason.text).join("\n")}>{first.text || REASONS[first.code]}</span>
+    );
+  }
+  if (task.status === "executing" && task.progress) {
+    const { fraction, note } = task.progress;
+    return (
+      <span>
+        <progress value={fraction} max={1} aria-label={`Progress of ${task.payload.task_type}`} /> {note}
+      </span>
+    );
+  }
+  if (task.status === "executing" && task.cancel_requested_at) return <span>asked to stop</span>;
+  if (task.error) {
+    return (
+      <span title={task.error.message}>
+        {task.error.type}: {brief(task.error.message, 90)}
+      </span>
+    );
+  }
+  return <span class="soft">{task.reason ?? (task.status === "completed" ? brief(task.result, 60) : "–")}</span>;
+}
