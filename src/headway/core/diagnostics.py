@@ -9,8 +9,8 @@ from headway.core.job import JobRecord
 from headway.core.policy.document import LimitRule
 from headway.core.policy.enforced import EnforcedRules
 from headway.core.snapshot import Snapshot
-from headway.core.workflow import Upstream
 from headway.core.worker import WorkerInfo, WorkerState
+from headway.core.workflow import Upstream
 
 AHEAD_COUNTED = 10_000  # Jobs. A store counts the jobs ahead of one exactly up to here, which takes a few ms,
 LANES_COUNTED = 1_000  # and the waiting jobs of each class in a snapshot up to here.

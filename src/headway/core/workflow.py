@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, NewType
 
+from headway.core.errors import BadEdge, CycleError, StepError
 from headway.core.job import JobId, NewJob, State, SubmitReply
 
 BatchId = NewType("BatchId", str)
@@ -207,6 +208,11 @@ def job_status(state: State) -> SourceStatus:
     return SourceStatus.COMPLETED if state is State.COMPLETED else SourceStatus.FAILED
 
 
+def ending(state: State) -> str:
+    """Return the count of a batch in which a member with this ending appears: completed, failed or cancelled."""
+    return State.FAILED.value if state is State.DEAD_LETTER else state.value
+
+
 def settle(rule: EdgeRule, status: SourceStatus, *, failing: bool = False) -> EdgeVerdict:
     """Return what becomes of an edge. ``failing``: the source is a batch with a bad ending in this round."""
     if rule is EdgeRule.ON_FAILURE:
@@ -218,6 +224,50 @@ def settle(rule: EdgeRule, status: SourceStatus, *, failing: bool = False) -> Ed
     if status is SourceStatus.COMPLETED or rule in (EdgeRule.RUN, EdgeRule.ON_DONE):
         return EdgeVerdict.SATISFY
     return EdgeVerdict.CANCEL if rule is EdgeRule.CANCEL else EdgeVerdict.WAIT
+
+
+def check_graph(graph: Graph) -> None:
+    """Raise ``CycleError`` or ``BadEdge`` for a graph that no store can keep, whatever it has."""
+    if len(graph.nodes) > GRAPH_MAX:
+        raise BadEdge(f"a graph has at most {GRAPH_MAX:,} jobs, got {len(graph.nodes):,}; add them to a batch instead")
+    inner: dict[str, int] = {node.job.job_id: index for index, node in enumerate(graph.nodes)}
+    left = [0] * len(graph.nodes)
+    dependants: dict[int, list[int]] = {}
+    for index, node in enumerate(graph.nodes):
+        if not node.job.persist:
+            raise BadEdge(f"job {index} of the graph is transient, so it can neither wait nor be counted", index=index)
+        sources = {edge.source for edge in node.after}
+        if len(node.after) > EDGES_MAX:
+            text = f"job {index} of the graph waits for {len(node.after):,} others, at most {EDGES_MAX:,} are allowed"
+            raise BadEdge(f"{text}; put them into a batch and wait for the batch", index=index)
+        if len(sources) < len(node.after):
+            raise BadEdge(f"job {index} of the graph names a source twice", index=index)
+        for source in sources:
+            if source in inner:
+                left[index] += 1
+                dependants.setdefault(inner[source], []).append(index)
+    ready = [index for index, count in enumerate(left) if count == 0]
+    reached = 0
+    while ready:
+        reached += 1
+        for index in dependants.get(ready.pop(), ()):
+            left[index] -= 1
+            if left[index] == 0:
+                ready.append(index)
+    if reached < len(graph.nodes):
+        index = next(index for index, count in enumerate(left) if count)
+        task = graph.nodes[index].job.task
+        raise CycleError(f"the calls of a graph wait for each other, among them {task} (job {index})", index=index)
+
+
+def check_step(key: str, value: bytes, steps: int, size: int) -> None:
+    """Raise ``StepError`` for a step that a job with so many ``steps``, of ``size`` bytes in all, cannot keep."""
+    if len(value) > STEP_BYTES_MAX:
+        raise StepError(f"the value of step {key!r} has {len(value):,} bytes, at most {STEP_BYTES_MAX:,} are kept")
+    if steps >= STEPS_MAX:
+        raise StepError(f"step {key!r} is one too many: a job keeps at most {STEPS_MAX:,} steps")
+    if size + len(value) > STEPS_BYTES_MAX:
+        raise StepError(f"step {key!r} exceeds the {STEPS_BYTES_MAX:,} bytes that all steps of a job may have")
 
 
 def upstream_reason(source: str) -> str:
