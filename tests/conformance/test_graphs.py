@@ -22,6 +22,7 @@ from tests.conformance.builders import (
     end,
     register,
     report,
+    submit,
     submit_one,
     the_job,
 )
@@ -384,7 +385,7 @@ async def test_a_released_job_goes_before_jobs_that_were_submitted_after_it(stor
     assert await run_all(store) == [one, later, held]  # Five slots: both wait for nothing.
     one = await submit_one(store)
     held = await submit_node(store, one)
-    later = [await submit_one(store) for _ in range(7)]
+    await submit(store, *(a_job() for _ in range(7)))
     lease = await claim_one(store)
     await end(store, lease)
     assert (await claimed_ids(store, free=1)) == [held]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headway.core.errors import JobError
 from headway.core.job import JobId, NewJob, State
-from headway.core.lease import Lease
+from headway.core.lease import Lease, Report
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Ending, Raised, Released, Returned, judge
 from headway.core.workflow import (
@@ -88,7 +88,7 @@ async def give_back(store: Store, *leases: Lease) -> None:
 async def run_all(store: Store, *, failing: frozenset[JobId] = frozenset(), most: int = 1_000) -> list[JobId]:
     """Run what can be claimed until nothing is left. Give the order in which jobs started."""
     order: list[JobId] = []
-    finished = []
+    finished: list[Report] = []
     for _ in range(most):
         answer = await ask(store, free=5, finished=finished)
         order += [lease.job_id for lease in answer.leases]
