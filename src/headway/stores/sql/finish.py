@@ -10,6 +10,7 @@ from headway.core.job import JobId, State, check_move
 from headway.core.lease import Report, ReportStatus, late_report_status, moved_class
 from headway.core.policy.retry import heed_cancel
 from headway.core.worker import WorkerState
+from headway.core.workflow import HELD_AT
 from headway.stores.base import counted_as
 from headway.stores.sql.limits import classes_with_room, give_back, unblock_head
 from headway.stores.sql.ordering import Ordering, Requeue
@@ -44,7 +45,7 @@ async def finish(
         if lease is None or lease[1] != report.token:
             late.append(index)
             continue
-        _, _, cancel_at, unique_key, kept = lease
+        _, _, cancel_at, unique_key, kept, batch_seq, awaited = lease
         if report.expired_only and not await _confirm_expired(tx, seq):
             answers[index] = ReportStatus.STALE
             continue
@@ -69,6 +70,8 @@ async def finish(
         ended.keep(report, error, reason)
         if unique_key is not None:
             freed.append((unique_key,))
+        if awaited or batch_seq is not None:
+            tx.moved(seq, batch_seq, awaited, State.EXECUTING, state)
     await ended.settle()
     if ended.any:
         tx.eligible += await classes_with_room(tx)
@@ -110,32 +113,51 @@ async def cancel(tx: Transaction, row: Row, reason: str) -> State | None:
     if row["unique_key"] is not None:
         await tx.db.run_many("free_unique", [(row["unique_key"],)], tx.namespace_id)
     tx.count({State.CANCELLED.value: 1})
+    if row["awaited"] or row["batch_seq"] is not None:
+        held = -1 if row["due_at"] == HELD_AT else 0
+        tx.moved(row["seq"], row["batch_seq"], row["awaited"], State.QUEUED, State.CANCELLED, held=held)
     return State.CANCELLED
 
 
-async def retry(tx: Transaction, row: Row) -> State | None:
+async def retry(tx: Transaction, row: Row, *, alone: bool = False) -> State | None:
     """Queue an ended job again, unless it completed or another live job has its unique key.
 
     Return the state afterwards, or None if the job has just changed and must be read again.
     """
     state = read_state(row["state"])
-    if not state.ended or state is State.COMPLETED:
-        return state
-    key = row["unique_key"]
-    if key is not None and await tx.db.first("known_unique", tx.namespace_id, key) is not None:
+    if not state.ended or state is State.COMPLETED or await is_unique_key_taken(tx, row):
         return state
     check_move(state, State.QUEUED)
+    back = await take_back(tx, row)
+    if back is None:
+        return None
+    [number] = await tx.next_numbers(1)
+    await Ordering(tx).put(back, tx.now_at, number)
+    if row["awaited"] or row["batch_seq"] is not None:
+        tx.moved(row["seq"], row["batch_seq"], row["awaited"], state, State.QUEUED)
+        if alone:
+            tx.unsettled.pop(row["seq"], None)
+            await tx.db.run("unsettled_delete", row["seq"], False)
+    return State.QUEUED
+
+
+async def is_unique_key_taken(tx: Transaction, row: Row) -> bool:
+    """Return whether another live job has the unique key of an ended one."""
+    key = row["unique_key"]
+    return key is not None and await tx.db.first("known_unique", tx.namespace_id, key) is not None
+
+
+async def take_back(tx: Transaction, row: Row) -> Requeue | None:
+    """Make an ended job as it was before its first attempt. Return it, or None if it has just changed."""
     if not await tx.db.run("outcome_delete", row["seq"]):
         return None
+    key = row["unique_key"]
     if key is not None:
         await tx.db.run("hold_unique", tx.namespace_id, key, row["job_id"])
     await tx.db.run("retry_job", row["seq"])
-    [number] = await tx.next_numbers(1)
-    back = Requeue(
+    return Requeue(
         row["class_id"], row["seq"], row["task"], row["tenant"], None, key, row["epoch"], 0, 0, None, None, None, None
     )
-    await Ordering(tx).put(back, tx.now_at, number)
-    return State.QUEUED
 
 
 async def set_worker_state(tx: Transaction, worker_id: str, state: WorkerState) -> bool:
