@@ -27,9 +27,10 @@ SELECT o.seq FROM outcome o JOIN job j ON j.seq = o.seq
 -- Jobs of one state that ended badly, but for the newest ones.
 -- params  state, namespace_id, limit, most
 -- plan    walks the index of what ended badly past the newest ones
-SELECT j.seq FROM (SELECT o.seq, j.awaited, j.batch_seq FROM outcome o JOIN job j ON j.seq = o.seq
-                    WHERE o.state = :state AND o.state <> 'completed' AND j.namespace_id = :namespace_id
-                    ORDER BY o.finished_at DESC, o.seq DESC LIMIT -1 OFFSET :most) j
+SELECT j.seq FROM (SELECT o.seq FROM outcome o JOIN job n ON n.seq = o.seq
+                    WHERE o.state = :state AND o.state <> 'completed' AND n.namespace_id = :namespace_id
+                    ORDER BY o.finished_at DESC, o.seq DESC LIMIT -1 OFFSET :most) beyond
+ CROSS JOIN job j ON j.seq = beyond.seq
  WHERE true
 -- use unneeded
  LIMIT :limit;
@@ -38,9 +39,10 @@ SELECT j.seq FROM (SELECT o.seq, j.awaited, j.batch_seq FROM outcome o JOIN job 
 -- Completed jobs but for those with the highest numbers.
 -- params  after, namespace_id, limit, most
 -- plan    walks the ended jobs from the highest number on, past those that stay
-SELECT j.seq FROM (SELECT o.seq, j.awaited, j.batch_seq FROM outcome o JOIN job j ON j.seq = o.seq
-                    WHERE o.seq > :after AND o.state = 'completed' AND j.namespace_id = :namespace_id
-                    ORDER BY o.seq DESC LIMIT -1 OFFSET :most) j
+SELECT j.seq FROM (SELECT o.seq FROM outcome o JOIN job n ON n.seq = o.seq
+                    WHERE o.seq > :after AND o.state = 'completed' AND n.namespace_id = :namespace_id
+                    ORDER BY o.seq DESC LIMIT -1 OFFSET :most) beyond
+ CROSS JOIN job j ON j.seq = beyond.seq
  WHERE true
 -- use unneeded
  LIMIT :limit;
