@@ -35,6 +35,7 @@ async def finish(
     late: list[int] = []
     counts: Counter[str] = Counter()
     freed: list[tuple[str]] = []
+    members: Counter[tuple[int, State]] = Counter()  # Endings by batch.
     ended = _FinishedLeases(tx)
     for index, report in enumerate(reports):
         seq = report.seq
@@ -70,9 +71,15 @@ async def finish(
         ended.keep(report, error, reason)
         if unique_key is not None:
             freed.append((unique_key,))
-        if awaited or batch_seq is not None:
-            tx.moved(seq, batch_seq, awaited, State.EXECUTING, state)
+        if awaited:
+            tx.unsettled[seq] = 0
+        if batch_seq is not None:
+            members[batch_seq, state] += 1
     await ended.settle()
+    for (batch_seq, state), count in members.items():
+        tx.members_ended(batch_seq, state, count)
+    if tx.has_moves:
+        tx.exclude_others()
     if ended.any:
         tx.eligible += await classes_with_room(tx)
     if freed:
@@ -113,9 +120,7 @@ async def cancel(tx: Transaction, row: Row, reason: str) -> State | None:
     if row["unique_key"] is not None:
         await tx.db.run_many("free_unique", [(row["unique_key"],)], tx.namespace_id)
     tx.count({State.CANCELLED.value: 1})
-    if row["awaited"] or row["batch_seq"] is not None:
-        held = -1 if row["due_at"] == HELD_AT else 0
-        tx.moved(row["seq"], row["batch_seq"], row["awaited"], State.QUEUED, State.CANCELLED, held=held)
+    tx.moved(row, State.QUEUED, State.CANCELLED, held=-(row["due_at"] == HELD_AT))
     return State.CANCELLED
 
 
@@ -133,11 +138,9 @@ async def retry(tx: Transaction, row: Row, *, alone: bool = False) -> State | No
         return None
     [number] = await tx.next_numbers(1)
     await Ordering(tx).put(back, tx.now_at, number)
-    if row["awaited"] or row["batch_seq"] is not None:
-        tx.moved(row["seq"], row["batch_seq"], row["awaited"], state, State.QUEUED)
-        if alone:
-            tx.unsettled.pop(row["seq"], None)
-            await tx.db.run("unsettled_delete", row["seq"], False)
+    tx.moved(row, state, State.QUEUED)
+    if alone and tx.unsettled.pop(row["seq"], None) is not None:
+        await tx.db.run("unsettled_delete", row["seq"], False)
     return State.QUEUED
 
 

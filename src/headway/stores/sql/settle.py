@@ -177,9 +177,7 @@ async def _hold_again(tx: Transaction, source_seq: int, again: dict[int, bool]) 
             await tx.db.run("edge_unsatisfy", source_seq, seq)
             await tx.db.run("dependant_raise", seq)
         await tx.put_delayed(job, HELD_AT)
-        before = read_state(row["state"])
-        if row["awaited"] or row["batch_seq"] is not None:
-            tx.moved(seq, row["batch_seq"], row["awaited"], before, State.QUEUED, held=1)
+        tx.moved(row, read_state(row["state"]), State.QUEUED, held=1)
         tx.changed.append(row["job_id"])
         await _settle_dependant(tx, seq)
 

@@ -161,27 +161,33 @@ class Transaction(ABC):
     ) -> tuple[list[SubmitReply], dict[JobId, int]]:  # fmt: skip
         """Submit jobs with their marks. Return a reply for every job, and the numbers of the new ones."""
 
-    def moved(
-        self, seq: int, batch_seq: int | None, awaited: Any, before: State, after: State, *, held: int = 0
-    ) -> None:  # fmt: skip
+    def moved(self, row: Row, before: State, after: State, *, held: int = 0) -> None:
         """Note that a job has ended or is live again, for its dependants and its batch.
 
         ``held``: by how much the held members of the batch become more.
         """
-        self.exclude_others()
-        if awaited:
-            self.unsettled[seq] = 0
+        batch_seq = row["batch_seq"]
+        if row["awaited"] or batch_seq is not None:
+            self.exclude_others()
+        if row["awaited"]:
+            self.unsettled[row["seq"]] = 0
         if batch_seq is None:
             return
-        change = self.changed_counts.setdefault(batch_seq, Counter())
-        change["held"] += held
         if after.ended:
-            change["live"] -= 1
-            change[ending(after)] += 1
-            change["bad"] += after is not State.COMPLETED
+            self.members_ended(batch_seq, after)
         else:
+            change = self.changed_counts.setdefault(batch_seq, Counter())
             change["live"] += 1
             change[ending(before)] -= 1
+        self.changed_counts[batch_seq]["held"] += held
+
+    def members_ended(self, batch_seq: int, state: State, count: int = 1) -> None:
+        """Note that members of a batch have ended in this state."""
+        change = self.changed_counts.setdefault(batch_seq, Counter())
+        change["live"] -= count
+        change[ending(state)] += count
+        if state is not State.COMPLETED:
+            change["bad"] += count
 
     # ------------------------------------------------------------------ pruning
 

@@ -8,7 +8,6 @@ ALTER TABLE job ADD COLUMN awaited INTEGER;
 ALTER TABLE lease ADD COLUMN batch_seq INTEGER;
 ALTER TABLE lease ADD COLUMN awaited INTEGER;
 CREATE INDEX job_batch ON job (batch_seq) WHERE batch_seq IS NOT NULL;
-CREATE INDEX lease_batch ON lease (batch_seq) WHERE batch_seq IS NOT NULL;
 
 -- live counts the members that have not ended, children those of them that are batches, and held those that are held.
 -- A batch has ended, and finished_at is set, once it is not open and live is 0.

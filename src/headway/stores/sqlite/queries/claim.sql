@@ -5,12 +5,9 @@
 SELECT r.order_key, r.seq, r.eligible_at, r.epoch, r.attempts, r.crashes,
        ifnull(r.timeout_ms, j.timeout_ms) AS timeout_ms, j.job_id, j.task, j.payload, j.tenant, j.trace_id,
        j.max_retries, j.timeout_ms AS asked_timeout_ms, j.retry,
-       CASE WHEN j.batch_seq IS NOT NULL
-                 AND (SELECT b.cancel_at FROM batch b WHERE b.seq = j.batch_seq) IS NOT NULL THEN 0
-            ELSE j.expires_at END AS expires_at,
-       j.limits, r.tenant AS sharer, r.parked_at, j.submitted_at,
-       CASE WHEN j.batch_seq IS NOT NULL THEN (SELECT b.batch_id FROM batch b WHERE b.seq = j.batch_seq) END AS batch_id
-  FROM ready r CROSS JOIN job j ON j.seq = r.seq
+       CASE WHEN b.cancel_at IS NULL THEN j.expires_at ELSE 0 END AS expires_at, j.limits, r.tenant AS sharer,
+       r.parked_at, j.submitted_at, b.batch_id
+  FROM ready r CROSS JOIN job j ON j.seq = r.seq LEFT JOIN batch b ON b.seq = j.batch_seq
 
 -- name: claim_head
 -- The line of a class from some place on, with all that a lease tells its worker.
