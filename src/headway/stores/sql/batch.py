@@ -10,7 +10,6 @@ from headway.core.errors import BatchClosed, BatchNotFound
 from headway.core.job import JobRecord, State
 from headway.core.workflow import BatchId, BatchQuery, BatchRecord, GraphNode, NewBatch
 from headway.stores.sql.query import NEWEST, read_jobs
-from headway.stores.sql.settle import settle_edges
 from headway.stores.sql.transaction import Transaction
 from headway.stores.texts import is_writable
 
@@ -82,7 +81,7 @@ async def close(tx: Transaction, batch_id: BatchId) -> BatchRecord | None:
         tx.exclude_others()
         await tx.db.run("batch_close", batch.seq)
         tx.changed_counts.setdefault(batch.seq, Counter())
-        await settle_edges(tx)
+        await tx.settle_edges()
     return (await get(tx, [batch_id]))[0]
 
 
@@ -96,7 +95,7 @@ async def cancel(tx: Transaction, batch_id: BatchId) -> BatchRecord | None:
             tx.uncancelled[seq] = 0
             tx.changed_counts.setdefault(seq, Counter())
             todo += [child_seq for (child_seq,) in await tx.db.run("batch_children", seq)]
-    await settle_edges(tx)
+    await tx.settle_edges()
     return (await get(tx, [batch_id]))[0]
 
 

@@ -20,7 +20,7 @@ from headway.core.workflow import (
     upstream_reason,
 )
 from headway.stores.sql.batch import BatchHandle, add_members, check_open, create_batch, find_batch, find_batch_by_key
-from headway.stores.sql.settle import cancel_all, release, settle_edges
+from headway.stores.sql.settle import cancel_all, release
 from headway.stores.sql.transaction import Transaction
 
 Added = Sequence[tuple[GraphNode, int]]  # New jobs with their numbers.
@@ -61,7 +61,7 @@ async def submit_graph(tx: Transaction, graph: Graph) -> GraphReply:
         await _resolve(tx, sources, awaited, zip(graph.nodes, replies, strict=True))
         await _mark_existing(tx, sources, dependants, {*numbers.values(), batch_seq if create else None})
         await _add_edges(tx, sources, dependants, back=graph.back)
-    await settle_edges(tx)
+    await tx.settle_edges()
     return GraphReply(replies, None if batch is None else batch.batch_id, create is not None)
 
 

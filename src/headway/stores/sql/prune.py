@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from headway.core.job import JobId, State
 from headway.core.policy.document import Keep
 from headway.stores.sql.finish import cancel
-from headway.stores.sql.settle import settle_edges
 from headway.stores.sql.transaction import Transaction
 
 DEAD_WORKERS_KEPT_MS = 3_600_000
@@ -48,7 +47,7 @@ async def prune(tx: Transaction, keep: Keep, limit: int, round_: PruneRound) -> 
     deleted = await _delete(tx, old, bad[: limit - len(old)])
     deleted += await _delete_beyond(tx, keep, limit - deleted, round_)
     await _delete_batches(tx, keep, round_)
-    await settle_edges(tx)
+    await tx.settle_edges()
     await tx.db.run("prune_keys", tx.now_at, limit)
     await tx.db.run("prune_workers_bury", tx.now_at)
     await tx.db.run("prune_workers", tx.now_at - DEAD_WORKERS_KEPT_MS)

@@ -156,6 +156,10 @@ class Transaction(ABC):
         """Make sure that no other transaction of the namespace writes beside this one. May start the verb again."""
 
     @abstractmethod
+    async def settle_edges(self) -> bool:
+        """Settle what this and earlier transactions have left, up to a bound. Return whether something is left."""
+
+    @abstractmethod
     async def submit_jobs(
         self, jobs: Sequence[NewJob], marks: JobMarks
     ) -> tuple[list[SubmitReply], dict[JobId, int]]:  # fmt: skip

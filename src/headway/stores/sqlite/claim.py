@@ -18,7 +18,6 @@ from headway.stores.claim_loop import claim_class, claim_takes
 from headway.stores.sql.exchange import apply_reports, make_due_eligible
 from headway.stores.sql.finish import cancel
 from headway.stores.sql.limits import unblock_head
-from headway.stores.sql.settle import settle_edges
 from headway.stores.sql.transaction import ALL, LOWEST
 from headway.stores.sqlite.limits import LimitCheck, block
 from headway.stores.sqlite.transaction import SqliteTransaction
@@ -28,7 +27,7 @@ from headway.stores.unreadable import DAMAGE, read_worker_state, why_unreadable
 async def exchange(tx: SqliteTransaction, request: Exchange) -> ExchangeReply:
     """Finish jobs, record progress, make due jobs eligible, and claim jobs by the plan."""
     refused = await apply_reports(tx, request)
-    await settle_edges(tx)
+    await tx.settle_edges()
     await make_due_eligible(tx)
     leases: list[Lease] = []
     more = False
@@ -44,7 +43,7 @@ async def exchange(tx: SqliteTransaction, request: Exchange) -> ExchangeReply:
                 tx.notify_worker(request.worker_id)  # It is alive, so the clock has jumped; let it renew.
             if plan is not None and able and not outdated:
                 leases, more = await _claim(tx, request, plan, worker)
-    more = await settle_edges(tx) or more
+    more = await tx.settle_edges() or more
     tx.changed += [lease.job_id for lease in leases]
     snapshot = await tx.snapshot() if request.want_snapshot or outdated else None
     return ExchangeReply(tx.now_at, leases, refused, snapshot, more, state)

@@ -16,6 +16,7 @@ from headway.stores.base import LEASE_CHANNEL, RULES, WAITING_COUNTED
 from headway.stores.rule_codec import RuleReader
 from headway.stores.sql.ordering import Requeue
 from headway.stores.sql.rows import Row
+from headway.stores.sql.settle import settle_edges
 from headway.stores.sql.transaction import MINUTE, JobMarks, Transaction
 from headway.stores.sqlite.connection import SqliteConnection
 from headway.stores.sqlite.limits import LimitCheck
@@ -276,6 +277,9 @@ class SqliteTransaction(Transaction):
 
     def exclude_others(self) -> None:
         """Do nothing, because one process writes at a time."""
+
+    async def settle_edges(self) -> bool:
+        return await settle_edges(self)
 
     async def submit_jobs(
         self, jobs: Sequence[NewJob], marks: JobMarks
