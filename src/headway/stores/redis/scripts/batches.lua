@@ -96,19 +96,17 @@ end
 -- returns  now, the number to go on behind (0: there are no more), pieces
 function batches.members(keys, args)
   begin(keys, args)
-  local key, beyond, found, size = P .. 'bm:' .. args[2], args[3], {}, 0
-  local some = call('ZRANGE', key, '(' .. beyond, '+inf', 'BYSCORE', 'LIMIT', 0, args[5])
-  for _, member in ipairs(some) do
-    beyond = num(tonumber(member) - BASE)
+  local found, size = {}, 0
+  local some, more = workflow.members(args[2], tonumber(args[3]), tonumber(args[5]))
+  for i, member in ipairs(some) do
     local whole = pieces(member)
     if whole and (args[4] == '' or string.find(args[4], whole[3], 1, true)) then
       push(found, whole)
       size = size + #whole[2] + #whole[4]
-      if size > tonumber(args[6]) then break end
+      if size > tonumber(args[6]) and (more or i < #some) then return {now, tonumber(member) - BASE, found} end
     end
   end
-  local more = some[1] and call('ZCOUNT', key, '(' .. beyond, '+inf') > 0
-  return {now, more and tonumber(beyond) or 0, found}
+  return {now, more and tonumber(some[#some]) - BASE or 0, found}
 end
 
 -- record_step: keep a step of a running job.

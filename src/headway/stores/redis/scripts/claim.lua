@@ -64,7 +64,7 @@ function claim.take(take, want, worker, token, out)
   local fresh = $lease{token = token, epoch = 1, attempts = 1, crashes = 0, started = now15}
   local packed_class, no_timeout, asker = $lease{class = number}, $lease{timeout = 0}, text(worker)
   local no_tenant, never_blocked = text(''), text('') .. text('')
-  local batch_texts = {}  -- by batch: its id behind its length
+  local batches_met = {}  -- by batch: its id behind its length, whether it is cancelled, and how many members start
   local ends, waits = {}, {}  -- by flags: the end of most leases, from the timeout on; by reason and length: a wait
   local front, scores, recs, requeues, at, base = {}, {}, {}, {}, 0, 0
   local leases, mine, aged, again, got, passed, more, highest = {}, {}, {}, {}, 0, 0, false, nil
@@ -119,7 +119,16 @@ function claim.take(take, want, worker, token, out)
       if flags ~= 0 then tenant, own, batch = record.sharing(rec) end
       if band(flags, $job.EXPIRES + $job.UNIQUE) ~= 0 then extras = record.extras(rec) end
       local expires = not requeue or band($requeue.flags(requeue), $requeue.NEVER_EXPIRES) == 0
-      local stopped = batch and workflow.cancelled(batch) and 'batch ' .. batch
+      local batch_met, stopped = nil, nil
+      if batch then
+        batch_met = batches_met[batch]
+        if not batch_met then
+          local cancelled = workflow.cancelled(batch) and 'batch ' .. batch
+          batch_met = {text = text(batch), stopped = cancelled, started = 0}
+          batches_met[batch] = batch_met
+        end
+        stopped = batch_met.stopped
+      end
       if stopped or (expires and extras and extras.expires_ms
         and tonumber(record.since(rec)) + extras.expires_ms <= now) then
         if blocking then write() else base = base - 1; at = at + 1 end
@@ -163,9 +172,8 @@ function claim.take(take, want, worker, token, out)
             bits, tail = bits + $lease.FAIR, tenant or no_tenant
           end
           if batch then
-            batch_texts[batch] = batch_texts[batch] or text(batch)
-            bits, tail = bits + $lease.BATCH, tail .. batch_texts[batch]
-            workflow.count(batch, 'running', 1)
+            bits, tail = bits + $lease.BATCH, tail .. batch_met.text
+            batch_met.started = batch_met.started + 1
           end
           if band(flags, $job.SOURCE) ~= 0 then bits = bits + $lease.SOURCE end
           if keys then
@@ -209,6 +217,7 @@ function claim.take(take, want, worker, token, out)
     end
   end
   if got > first then claim.give_run(out, key.name, got - first, rung) end
+  for batch, met in pairs(batches_met) do workflow.count(batch, 'running', met.started) end
   write()
   if clock and highest and tonumber(highest) > clock then
     call('HSET', P .. 'clock', name, highest)

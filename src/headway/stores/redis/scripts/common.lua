@@ -28,7 +28,8 @@
 -- up:M      hash    of a job with edges: > and the id of a source -> edge; left, how many are not satisfied; back
 -- down:S    zset    dependants of a source, which is the id of a job or a batch, by number
 -- unsettled list    sources whose edges are not all settled;  reached  hash  source -> number of the last dependant
--- b:B       hash    a batch: see workflow.lua;  bm:B  zset  its members by number;  kids:B  set  its child batches
+-- b:B       hash    a batch: see workflow.lua;  kids:B  set  its child batches
+-- bm:B      zset    the members of a batch as ranges: the first member of each by the number of the last
 -- batches   zset    batches by number;  over  zset  ended ones by last look;  batch_keys  hash  scope -> batch
 -- stopping  list    cancelled batches of which not all members are cancelled
 -- kept      zset    completed jobs by moment that prune met while a live job needed them

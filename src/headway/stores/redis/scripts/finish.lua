@@ -21,9 +21,8 @@ local function keep(member, rec, state, out)  -- write how a job ended
   if flags ~= 0 then
     local extras = record.extras(rec)
     if extras.unique then call('HDEL', P .. 'unique', extras.unique) end
-    if band(flags, $job.BATCH + $job.SOURCE) ~= 0 then
-      workflow.ended(member, band(flags, $job.SOURCE) ~= 0, extras.batch, state)
-    end
+    if band(flags, $job.SOURCE) ~= 0 then workflow.source_ended(member, state) end
+    if extras.batch then workflow.member_ended(extras.batch, state, 1) end
   end
   count(STATES[state], 1)
 end
@@ -305,7 +304,7 @@ function finish.apply(args, at, n)
   each(members, function(...)
     for _, found in ipairs(call('HMGET', P .. 'lease', ...)) do push(held, found) end
   end)
-  local r, sizes = batch.begin(), {}
+  local r, sizes, members_done = batch.begin(), {}, {}  -- by batch: how many members completed
   local outs, completed, done = r.outs, r.completed, r.done
   local plain, usual = quiet() or call('EXISTS', P .. 'cancel', P .. 'progress') == 0, 0
   r.plain = plain
@@ -330,12 +329,12 @@ function finish.apply(args, at, n)
         tx.last[number], at_ = nil, after
       end
       if flags >= $lease.BATCH then  -- or SOURCE
-        local batch_id
         if band(flags, $lease.BATCH) ~= 0 then
+          local batch_id
           batch_id, at_ = text_at(found, at_)
-          workflow.count(batch_id, 'running', -1)
+          members_done[batch_id] = (members_done[batch_id] or 0) + 1
         end
-        workflow.ended(member, band(flags, $lease.SOURCE) ~= 0, batch_id, 'C')
+        if band(flags, $lease.SOURCE) ~= 0 then workflow.source_ended(member, 'C') end
       end
       if band(flags, $lease.TERMS) ~= 0 then batch.release(r, member, limits.held(found, at_)) end
     else
@@ -343,6 +342,10 @@ function finish.apply(args, at, n)
     end
   end
   count('completed', usual)
+  for batch_id, n_ in pairs(members_done) do
+    workflow.count(batch_id, 'running', -n_)
+    workflow.member_ended(batch_id, 'C', n_)
+  end
   batch.settle(r)
   local refused = {}
   for k = 1, n do

@@ -1,6 +1,7 @@
 -- graph: jobs, the edges into them and a batch, all or none.
 local submit_graph
 do
+local MEMBER, OTHER = {member = true}, {member = false}  -- nodes without edges
 local function marked_record(rec, bits, batch)  -- a record as a client sends it, with more flags, and with its batch
   local flags, at = $new_job.flags(rec), $new_job.size + $new_job.id_length(rec) + 5
   if not batch then return $new_job{flags = flags + bits} .. $new_job[id_length..](rec) end
@@ -15,19 +16,25 @@ local function tenant_of(rec)  -- of a stored job, or nil
   return tenant and text_at(tenant, 1)
 end
 
-local function read_nodes(args, at, n)  -- whether each node is a member, and its edges: source, rule, ...
-  local nodes = {}
+-- Read whether each node is a member, and its edges: source, rule, ... Return also the places of those with edges.
+local function read_nodes(args, at, n)
+  local nodes, waiting = {}, {}
   for i = 1, n do
-    local given, place = args[at + i], 2
-    nodes[i] = {member = sub(given, 1, 1) == '1'}
-    while place <= #given do
-      local rule = sub(given, place, place)
-      local source
-      source, place = text_at(given, place + 1)
-      push(nodes[i], source, rule)
+    local given = args[at + i]
+    if #given == 1 then
+      nodes[i] = given == '1' and MEMBER or OTHER
+    else
+      local node, place, source = {member = sub(given, 1, 1) == '1'}, 2, nil
+      while place <= #given do
+        local rule = sub(given, place, place)
+        source, place = text_at(given, place + 1)
+        push(node, source, rule)
+      end
+      nodes[i] = node
+      push(waiting, i)
     end
   end
-  return nodes
+  return nodes, waiting
 end
 
 local function closed(id)  -- the answer if a batch takes no more members
@@ -46,7 +53,8 @@ local function check_members(jobs, nodes, create, batch)  -- return the answer i
   return not workflow.batch(batch) and {'no_batch', batch} or nil
 end
 
-local function check_sources(jobs, nodes, create)  -- return the answer if an edge is wrong
+local function check_sources(jobs, nodes, waiting, create)  -- return the answer if an edge is wrong
+  if #waiting == 0 then return nil end
   local inner, blank, own = {}, $job{submitted = ZERO, class = 0}, {}
   for i = 1, jobs.n do
     local rec = jobs.args[jobs.first + i]
@@ -54,7 +62,8 @@ local function check_sources(jobs, nodes, create)  -- return the answer if an ed
     inner[jobs.ids[i]] = own[i] or false
   end
   if create then inner[create.id] = create.tenant or false end
-  for i, node in ipairs(nodes) do
+  for _, i in ipairs(waiting) do
+    local node = nodes[i]
     for k = 1, #node, 2 do
       local source = node[k]
       local tenant, found = inner[source], nil
@@ -75,7 +84,7 @@ local function create_batch(new)
   tx.batch[new.id] = {}
   for field, value in pairs({
     name = new.name, key = new.key, tenant = new.tenant, parent = new.parent, seq = seq, created = now, open = new.open,
-    total = 0, live = 0, children = 0, held = 0, running = 0, completed = 0, failed = 0, cancelled = 0, failing = 0,
+    total = 0, kept = 0, live = 0, children = 0, held = 0, running = 0, completed = 0, failed = 0, cancelled = 0, failing = 0,
     round = 1,
   }) do workflow.set(new.id, field, value) end
   call('ZADD', P .. 'batches', num(seq), new.id)
@@ -90,37 +99,47 @@ local function create_batch(new)
   workflow.count(new.id, 'live', 0)  -- an empty batch that is not open ends at once
 end
 
-local function add_members(batch, nodes, jobs, members)
-  local added, n, held, found = {}, 0, 0, workflow.batch(batch)
+local function add_members(batch, nodes, jobs, members)  -- as ranges, since jobs of one graph have consecutive numbers
+  local ranges, n, held, found, first = {}, 0, 0, workflow.batch(batch), nil
   for k, i in ipairs(jobs.fresh) do
-    if nodes[i].member then
-      push(added, num(tonumber(members[k]) - BASE), members[k])
-      n, held = n + 1, held + (#nodes[i] > 0 and 1 or 0)
+    local node = nodes[i]
+    if node.member then
+      first = first or members[k]
+      n, held = n + 1, held + (#node > 0 and 1 or 0)
+    end
+    local follows = jobs.fresh[k + 1]
+    if first and not (follows and nodes[follows].member) then
+      push(ranges, num(tonumber(members[k]) - BASE), first)
+      first = nil
     end
   end
-  bulk('ZADD', P .. 'bm:' .. batch, added)
+  if n == 0 then return end
+  bulk('ZADD', P .. 'bm:' .. batch, ranges)
   workflow.set(batch, 'total', found.total + n)
+  workflow.set(batch, 'kept', found.kept + n)
   workflow.set(batch, 'live', found.live + n)
   workflow.set(batch, 'held', found.held + held)
 end
 
-local function add_edges(nodes, jobs, members, same, back)  -- return the jobs whose edges need not all wait
+local function add_edges(nodes, waiting, jobs, members, same, back)  -- return the jobs whose edges need not all wait
   local downs, sources, fresh, settled = {}, {}, {}, {}
+  if #waiting == 0 then return settled end
   for _, i in ipairs(jobs.fresh) do fresh[jobs.ids[i]], tx.status[jobs.ids[i]] = true, 'L' end
   for k, i in ipairs(jobs.fresh) do
-    local node, member, seen, edges, left, waits = nodes[i], members[k], {}, {}, 0, true
-    for at = 1, #node, 2 do
-      local source = same[node[at]] or node[at]
-      if not seen[source] then  -- two sources may turn out to be one
-        seen[source], left = true, left + 1
-        waits = waits and not workflow.would_settle(source, node[at + 1])
-        push(edges, '>' .. source, $edge{rule = node[at + 1], satisfied = '0', place = left})
-        if not downs[source] then push(sources, source) end
-        gather(downs, source, num(tonumber(member) - BASE))
-        push(downs[source], member)
+    local node, member = nodes[i], members[k]
+    if #node > 0 then
+      local seen, edges, left, waits = {}, {}, 0, true
+      for at = 1, #node, 2 do
+        local source = same[node[at]] or node[at]
+        if not seen[source] then  -- two sources may turn out to be one
+          seen[source], left = true, left + 1
+          waits = waits and not workflow.would_settle(source, node[at + 1])
+          push(edges, '>' .. source, $edge{rule = node[at + 1], satisfied = '0', place = left})
+          if not downs[source] then push(sources, source) end
+          gather(downs, source, num(tonumber(member) - BASE))
+          push(downs[source], member)
+        end
       end
-    end
-    if left > 0 then
       push(edges, 'left', num(left))
       if back then push(edges, 'back', '1') end
       bulk('HSET', P .. 'up:' .. member, edges)
@@ -149,17 +168,19 @@ function submit_graph(keys, args)
     id = args[3], name = args[4], key = optional(args[5]), tenant = optional(args[6]), parent = optional(args[7]),
     open = tonumber(args[8]),
   } or nil
-  local nodes, jobs = read_nodes(args, 10, n), read_jobs(args, 11 + n)
+  local nodes, waiting = read_nodes(args, 10, n)
+  local jobs = read_jobs(args, 11 + n)
   if create then
     local known = create.key and call('HGET', P .. 'batch_keys', text(create.tenant or '') .. create.key)
     if known or workflow.batch(batch) then batch, create = known or batch, nil end
   end
-  local wrong = check_members(jobs, nodes, create, batch) or check_sources(jobs, nodes, create) or find_fresh(jobs)
+  local wrong = check_members(jobs, nodes, create, batch) or check_sources(jobs, nodes, waiting, create)
+    or find_fresh(jobs)
   if wrong then return wrong end
   local same, is_source, marked, held = {}, {}, {}, {}
-  for i = 1, n do
-    same[jobs.ids[i]] = jobs.stands[i] or jobs.ids[i]
-    for k = 1, #nodes[i], 2 do is_source[nodes[i][k]] = true end
+  for i, id in pairs(jobs.stands) do same[jobs.ids[i]] = id end
+  for _, i in ipairs(waiting) do
+    for k = 1, #nodes[i], 2 do is_source[same[nodes[i][k]] or nodes[i][k]] = true end
   end
   for _, i in ipairs(jobs.fresh) do
     local bits = (#nodes[i] > 0 and $job.WAITS or 0) + (is_source[jobs.ids[i]] and $job.SOURCE or 0)
@@ -172,7 +193,7 @@ function submit_graph(keys, args)
   if create then create_batch(create) end
   if batch and #jobs.fresh > 0 then add_members(batch, nodes, jobs, members) end
   tx.changed, tx.alone = answered_ids(jobs), #jobs.fresh == 1
-  for _, member in ipairs(add_edges(nodes, jobs, members, same, back)) do workflow.settle_dependant(member) end
+  for _, member in ipairs(add_edges(nodes, waiting, jobs, members, same, back)) do workflow.settle_dependant(member) end
   ordering.flush()
   settle()
   return answer_of(jobs, {'ok', batch or '', create and 1 or 0})

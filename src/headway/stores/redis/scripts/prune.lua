@@ -213,8 +213,10 @@ local function purge(keys, args)
   begin(keys, args)
   local states, most, gone = args[2], tonumber(args[3]), {}
   if args[4] == '1' then
+    local seen = {}
     for _, member in ipairs(members_of(from(args, 5))) do
-      local out = member and call('HGET', P .. 'out', member)
+      local out = member and not seen[member] and call('HGET', P .. 'out', member)
+      seen[member] = true
       if out and string.find(states, $outcome.state(out), 1, true) then add_unneeded(gone, {member}, most) end
     end
   else

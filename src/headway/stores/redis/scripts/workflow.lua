@@ -3,13 +3,13 @@
 -- core/workflow.py has the rule of edges. An edge has the letter of its rule: C cancel, R run, H hold, F on_failure,
 -- D on_done. A source is live (L), completed (C) or failed (F).
 --
--- A function notes what becomes of jobs with ``ended``, ``live_again`` and ``count``. ``run`` then settles the edges of
--- these sources, those that earlier functions left first, and changes each batch once. One function settles at most
--- SETTLED_MAX edges. It leaves the rest in the lists ``unsettled`` and ``stopping`` for later functions.
+-- A function notes what becomes of jobs with ``source_ended``, ``member_ended``, ``live_again`` and ``count``. ``run``
+-- then settles the edges of these sources, those that earlier functions left first, and changes each batch once. One
+-- function settles at most SETTLED_MAX edges. It leaves the rest in the lists ``unsettled`` and ``stopping``.
 --
--- A batch has the fields name, seq, created, open, total, live, children, held, running, completed, failed, cancelled,
--- failing, round; and if they apply key, tenant, parent, cancel, finished, and swept: the number of the last member
--- that ``stopping`` has reached.
+-- A batch has the fields name, seq, created, open, total, kept (members that are not pruned), live, children, held,
+-- running, completed, failed, cancelled, failing, round; and if they apply key, tenant, parent, cancel, finished, and
+-- swept: the number of the last member that ``stopping`` has reached.
 local finish = {}  -- in finish.lua
 local make_eligible
 do  -- since Lua allows 200 local variables at a time
@@ -67,23 +67,38 @@ function workflow.cancelled(id)
   return found and found.cancel ~= nil
 end
 
+-- Return up to this many members of a batch behind a number, and whether there are more. Some may have been pruned.
+function workflow.members(id, beyond, most)
+  local found, some = {}, nil
+  repeat
+    some = call('ZRANGE', P .. 'bm:' .. id, '(' .. num(beyond), '+inf', 'BYSCORE', 'LIMIT', 0, 100, 'WITHSCORES')
+    for i = 1, #some, 2 do
+      for seq = math.max(tonumber(some[i]) - BASE, beyond + 1), tonumber(some[i + 1]) do
+        if #found == most then return found, true end
+        push(found, member_of(seq))
+        beyond = seq
+      end
+    end
+  until #some == 0
+  return found, false
+end
+
 local function touch(source)  -- its edges have to be settled
   tx.flow = true
   if not tx.touched[source] then push(tx.sources, source) end
   tx.touched[source] = true
 end
 
-function workflow.ended(member, is_source, batch, state)
-  if is_source then
-    local id = record.id(record.of(member))
-    tx.status[id] = state == 'C' and 'C' or 'F'
-    touch(id)
-  end
-  if batch then
-    workflow.count(batch, 'live', -1)
-    workflow.count(batch, ENDINGS[state], 1)
-    if state ~= 'C' then workflow.count(batch, 'bad', 1) end
-  end
+function workflow.source_ended(member, state)
+  local id = record.id(record.of(member))
+  tx.status[id] = state == 'C' and 'C' or 'F'
+  touch(id)
+end
+
+function workflow.member_ended(batch, state, n)
+  workflow.count(batch, 'live', -n)
+  workflow.count(batch, ENDINGS[state], n)
+  if state ~= 'C' then workflow.count(batch, 'bad', n) end
 end
 
 function workflow.live_again(rec, batch, state, held, alone)  -- an ended job is queued; alone: without its dependants
@@ -318,20 +333,18 @@ end
 local function cancel_members()  -- of cancelled batches
   local id = call('LINDEX', P .. 'stopping', 0)
   while id and tx.settled < SETTLED_MAX do
-    local found, room = workflow.batch(id), SETTLED_MAX - tx.settled
-    local from = '(' .. num(found and found.swept or 0)
-    local some = call('ZRANGE', P .. 'bm:' .. id, from, '+inf', 'BYSCORE', 'LIMIT', 0, room + 1)
-    local n = math.min(#some, room)
-    tx.settled = tx.settled + n
-    for i = 1, n do
-      if call('HEXISTS', P .. 'out', some[i]) == 0 then
-        local rec = record.of(some[i])
-        finish.cancel(some[i], rec, call('HGET', P .. 'lease', some[i]), 'batch ' .. id)
+    local found = workflow.batch(id)
+    local some, more = workflow.members(id, found and found.swept or 0, SETTLED_MAX - tx.settled)
+    tx.settled = tx.settled + #some
+    for _, member in ipairs(some) do
+      local rec = call('HEXISTS', P .. 'out', member) == 0 and record.of(member)
+      if rec then
+        finish.cancel(member, rec, call('HGET', P .. 'lease', member), 'batch ' .. id)
         push(tx.changed, record.id(rec))
       end
     end
-    if #some > n then
-      workflow.set(id, 'swept', tonumber(some[n]) - BASE)
+    if more then
+      workflow.set(id, 'swept', tonumber(some[#some]) - BASE)
     else
       call('LPOP', P .. 'stopping')
       id = call('LINDEX', P .. 'stopping', 0)
@@ -454,13 +467,18 @@ function workflow.forget(member, rec)  -- with the job its edges and its place i
     for _, edge in ipairs(workflow.edges(member)) do call('ZREM', P .. 'down:' .. edge.source, member) end
     call('DEL', P .. 'up:' .. member)
   end
-  if band(flags, $job.BATCH) ~= 0 then call('ZREM', P .. 'bm:' .. record.extras(rec).batch, member) end
+  local batch = record.extras(rec).batch
+  local found = batch and workflow.batch(batch)
+  if found then found.kept = call('HINCRBY', P .. 'b:' .. batch, 'kept', -1) end
 end
 
 local function is_over(id, kept_ms)  -- whether a batch need not be kept
-  if call('EXISTS', P .. 'bm:' .. id, P .. 'kids:' .. id) > 0 or has_live_dependant(id) then return false end
   local found = workflow.batch(id)
-  return not found or found.finished ~= nil and found.finished + (found.total > 0 and 0 or kept_ms) <= now
+  if not found then return true end
+  if not found.finished or found.kept > 0 or found.finished + (found.total > 0 and 0 or kept_ms) > now then
+    return false
+  end
+  return call('EXISTS', P .. 'kids:' .. id) == 0 and not has_live_dependant(id)
 end
 
 function workflow.prune_batches(kept_ms, most)  -- look at the ended batches that it has not looked at for longest
@@ -470,7 +488,7 @@ function workflow.prune_batches(kept_ms, most)  -- look at the ended batches tha
       if found and found.key then call('HDEL', P .. 'batch_keys', text(found.tenant or '') .. found.key) end
       if found and found.parent then call('SREM', P .. 'kids:' .. found.parent, id) end
       call('ZREM', P .. 'batches', id)
-      call('DEL', P .. 'b:' .. id)
+      call('DEL', P .. 'b:' .. id, P .. 'bm:' .. id)
       call('ZREM', P .. 'over', id)
       tx.batch[id] = false
     else
