@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from heapq import heappop, heappush
 from typing import NamedTuple, NewType
 
 from headway.core.errors import BadEdge, CycleError, StepError
@@ -160,6 +161,15 @@ class BatchRecord:
             return "cancelled"
         return "failed" if self.failed or self.cancelled else "completed"
 
+    @property
+    def ends_in(self) -> float | None:
+        """Return the seconds until the last member ends at the pace so far, or None if there is none yet."""
+        if not self.live:
+            return None if self.open else 0.0
+        ended = self.total - self.live
+        elapsed = (self.seen_at - self.created_at) / 1_000
+        return self.live * elapsed / ended if ended and elapsed > 0 else None
+
 
 class BatchQuery(NamedTuple):
     """Which batches to find, newest first. ``before`` is the ``seq`` at which the previous page ended."""
@@ -230,9 +240,6 @@ def check_graph(graph: Graph) -> None:
     """Raise ``CycleError`` or ``BadEdge`` for a graph that no store can keep, whatever it has."""
     if len(graph.nodes) > GRAPH_MAX:
         raise BadEdge(f"a graph has at most {GRAPH_MAX:,} jobs, got {len(graph.nodes):,}; add them to a batch instead")
-    inner: dict[str, int] = {node.job.job_id: index for index, node in enumerate(graph.nodes)}
-    left = [0] * len(graph.nodes)
-    dependants: dict[int, list[int]] = {}
     for index, node in enumerate(graph.nodes):
         if not node.job.persist:
             raise BadEdge(f"job {index} of the graph is transient, so it can neither wait nor be counted", index=index)
@@ -242,22 +249,32 @@ def check_graph(graph: Graph) -> None:
             raise BadEdge(f"{text}; put them into a batch and wait for the batch", index=index)
         if len(sources) < len(node.after):
             raise BadEdge(f"job {index} of the graph names a source twice", index=index)
-        for source in sources:
-            if source in inner:
-                left[index] += 1
-                dependants.setdefault(inner[source], []).append(index)
-    ready = [index for index, count in enumerate(left) if count == 0]
-    reached = 0
+    inner: dict[str, int] = {node.job.job_id: index for index, node in enumerate(graph.nodes)}
+    run_order([[inner[edge.source] for edge in node.after if edge.source in inner] for node in graph.nodes])
+
+
+def run_order(sources: Sequence[Sequence[int]]) -> list[int]:
+    """Return the nodes of a graph so that each comes after its sources, and else in their order.
+
+    ``sources`` has the sources of each node. Raises ``CycleError``.
+    """
+    left = [len(mine) for mine in sources]
+    dependants: dict[int, list[int]] = {}
+    for index, mine in enumerate(sources):
+        for source in mine:
+            dependants.setdefault(source, []).append(index)
+    ready = [index for index, count in enumerate(left) if count == 0]  # Sorted, so it is a heap.
+    order: list[int] = []
     while ready:
-        reached += 1
-        for index in dependants.get(ready.pop(), ()):
+        order.append(heappop(ready))
+        for index in dependants.get(order[-1], ()):
             left[index] -= 1
             if left[index] == 0:
-                ready.append(index)
-    if reached < len(graph.nodes):
+                heappush(ready, index)
+    if len(order) < len(sources):
         index = next(index for index, count in enumerate(left) if count)
-        task = graph.nodes[index].job.task
-        raise CycleError(f"the calls of a graph wait for each other, among them {task} (job {index})", index=index)
+        raise CycleError(f"the calls of a graph wait for each other, among them number {index}", index=index)
+    return order
 
 
 def check_step(key: str, value: bytes, steps: int, size: int) -> None:

@@ -384,11 +384,27 @@ class PreparedSubmit(Protocol):
         ...
 
 
+class PreparedGraph(Protocol):
+    """A graph that is submitted on a caller's connection."""
+
+    def run(self, connection: Any) -> GraphReply:
+        """Submit the graph on a blocking connection."""
+        ...
+
+    async def arun(self, connection: Any) -> GraphReply:
+        """Submit the graph on an async connection."""
+        ...
+
+
 class ExternalSubmitter(Protocol):
     """Submits inside a transaction of the caller. If the caller rolls back, the jobs never existed."""
 
     async def prepare_submit(self, jobs: Sequence[NewJob]) -> PreparedSubmit:
         """Prepare a submit of all the jobs or none."""
+        ...
+
+    async def prepare_graph(self, graph: Graph) -> PreparedGraph:
+        """Prepare a submit of a whole graph or nothing of it."""
         ...
 
     def prepare_submit_blocking(self, jobs: Sequence[NewJob]) -> PreparedSubmit | None:
