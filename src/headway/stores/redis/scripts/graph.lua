@@ -158,7 +158,8 @@ end
 -- args     1 to create a batch, its id or the one of the members or '', name, key, tenant and parent (each behind an =,
 --          or ''), 1 if it is open, 1 to release jobs to the back, how many nodes, of each node 1 if it is a member and
 --          then letter and source of each edge; then as submit
--- returns  ok, batch, 1 if it was created, then index and id of each job that another stands in for; or
+-- returns  ok, batch, 1 if this call or an earlier one with its id created it, then index and id of each job that
+--          another stands in for; or
 --          conflict, index, what;  bad_edge, index, source, why;  no_batch, batch;  closed, batch, why
 function submit_graph(keys, args)
   begin(keys, args)
@@ -196,6 +197,6 @@ function submit_graph(keys, args)
   for _, member in ipairs(add_edges(nodes, waiting, jobs, members, same, back)) do workflow.settle_dependant(member) end
   ordering.flush()
   settle()
-  return answer_of(jobs, {'ok', batch or '', create and 1 or 0})
+  return answer_of(jobs, {'ok', batch or '', args[2] == '1' and batch == args[3] and 1 or 0})
 end
 end
