@@ -103,7 +103,10 @@ class Graph(NamedTuple):
 
 
 class GraphReply(NamedTuple):
-    """The answer to a graph: one reply for each node, and the batch of its members."""
+    """The answer to a graph: one reply for each node, and the batch of its members.
+
+    ``created``: the batch is the one that the graph creates, which an earlier try may have done.
+    """
 
     replies: Sequence[SubmitReply]
     batch_id: BatchId | None = None
