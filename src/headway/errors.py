@@ -7,8 +7,12 @@ says when each is raised.
 from headway.core.errors import (
     BadArguments,
     BadCron,
+    BadEdge,
+    BatchClosed,
+    BatchNotFound,
     CommandFailed,
     ConfigError,
+    CycleError,
     Discard,
     HeadwayError,
     IdempotencyConflict,
@@ -30,6 +34,7 @@ from headway.core.errors import (
     ServerUnavailable,
     SessionClosed,
     Snooze,
+    StepError,
     StoreBusy,
     StoreCorrupt,
     StoreError,
@@ -38,13 +43,15 @@ from headway.core.errors import (
     StoreUnavailable,
     UnknownOption,
     UnknownTask,
+    UpstreamFailed,
     WorkerDied,
 )
 
 __all__ = [
-    "BadArguments", "BadCron", "CommandFailed", "ConfigError", "Discard", "HeadwayError", "IdempotencyConflict",
-    "IllegalMove", "JobCancelled", "JobError", "JobFailed", "JobNotFound", "NotAStore", "NotStored", "PayloadError",
-    "PayloadTooLarge", "PolicyError", "QueueFull", "RateLimited", "ResultTimeout", "RetryAfter", "ServerRefused",
-    "ServerUnavailable", "SessionClosed", "Snooze", "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull",
-    "StoreTooNew", "StoreUnavailable", "UnknownOption", "UnknownTask", "WorkerDied",
+    "BadArguments", "BadCron", "BadEdge", "BatchClosed", "BatchNotFound", "CommandFailed", "ConfigError",
+    "CycleError", "Discard", "HeadwayError", "IdempotencyConflict", "IllegalMove", "JobCancelled", "JobError",
+    "JobFailed", "JobNotFound", "NotAStore", "NotStored", "PayloadError", "PayloadTooLarge", "PolicyError",
+    "QueueFull", "RateLimited", "ResultTimeout", "RetryAfter", "ServerRefused", "ServerUnavailable",
+    "SessionClosed", "Snooze", "StepError", "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull", "StoreTooNew",
+    "StoreUnavailable", "UnknownOption", "UnknownTask", "UpstreamFailed", "WorkerDied",
 ]  # fmt: skip

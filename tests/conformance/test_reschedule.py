@@ -25,6 +25,7 @@ from tests.conformance.builders import (
     submit_one,
     the_job,
 )
+from tests.conformance.workflows import run_all, submit_node
 
 
 async def test_a_delayed_job_runs_now(store: Store, clock: ManualClock) -> None:
@@ -149,3 +150,14 @@ async def test_a_waiting_worker_is_woken_for_a_job_that_runs_now(store: Store) -
     await store.reschedule([job_id], now=True)
     assert await subscription.wait(10) is not None
     subscription.close()
+
+
+async def test_a_held_job_stays_held(store: Store) -> None:
+    await register(store)
+    first = await submit_one(store)
+    held = await submit_node(store, first)
+    before = await the_job(store, held)
+    assert await store.reschedule([held], lane="high", now=True) == [State.QUEUED]
+    after = await the_job(store, held)
+    assert (after.held, after.lane) == (True, before.lane)
+    assert await run_all(store) == [first, held]

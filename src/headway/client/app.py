@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
+from headway.client.batch import Batch, new_batch
 from headway.client.client import Client
 from headway.client.codec import Signature
 from headway.client.command import OUTPUT, Choices, Command, CommandSignature
@@ -29,6 +30,7 @@ from headway.core.lease import Lease, Report
 from headway.core.policy.document import BUILT_IN, INTERACTIVE, Policy
 from headway.core.policy.enforced import PauseSet, pausing, resuming
 from headway.core.suggest import did_you_mean
+from headway.core.workflow import BatchId
 from headway.policy_store.current import CurrentPolicy
 from headway.policy_store.rule_documents import change_paused, read_paused
 from headway.policy_store.versions import load_policy
@@ -321,6 +323,25 @@ class Headway:
     def enqueue_many(self, calls: Iterable[Call[Any]], *, connection: object | None = None) -> list[Job[Any]]:
         """Blocking twin of ``aenqueue_many``."""
         return self.submitter.submit_many_blocking(calls, connection)
+
+    def batch(
+        self,
+        name: str = "batch",
+        *,
+        tenant: str | None = None,
+        key: str | None = None,
+        parent: Batch[Any] | None = None,
+    ) -> Batch[Any]:
+        """Return a new batch for ``with`` or ``async with``.
+
+        ``key``: the batch that this tenant made with the same key before, if the store still has it. ``tenant``: the
+        tenant of members that have none. ``parent``: a batch in which this one counts as a member.
+        """
+        return Batch(self, new_batch(name, key, tenant, parent))
+
+    def batch_of(self, batch_id: str) -> Batch[Any]:
+        """Return a handle on a batch without reading the store."""
+        return Batch(self, None, BatchId(batch_id))
 
     def job(self, job_id: str) -> Job[Any]:
         """Return a handle on a job without reading the store."""

@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import ClassVar
 
 from headway.client.job_reader import JobReader
@@ -23,10 +24,11 @@ from headway.core.job import JobId, JobRecord, NewJob, State, SubmitReply
 from headway.core.log_event import LogEvent
 from headway.core.policy.document import Policy
 from headway.core.policy.estimate import Estimate
+from headway.core.workflow import Graph, GraphReply
 from headway.estimates.forecaster import Forecaster
 from headway.observability.traces import shown_trace
 from headway.security.audited_store import audited
-from headway.stores.base import JobQuery, PreparedSubmit, Stats, Store
+from headway.stores.base import JobQuery, PreparedGraph, PreparedSubmit, Stats, Store
 from headway.stores.paging import get_in_steps, without_values
 
 log = logging.getLogger("headway.jobs")
@@ -73,12 +75,23 @@ class Client:
         """Submit jobs in one round trip, all or none."""
         return await (await self.store()).submit(jobs)
 
+    async def submit_graph(self, graph: Graph) -> GraphReply:
+        """Submit a graph in one round trip, all or nothing of it."""
+        return await (await self.store()).submit_graph(graph)
+
     async def prepare_submit(self, jobs: Sequence[NewJob]) -> PreparedSubmit:
         """Prepare a submit on the caller's own connection. Raises ``ConfigError`` if the store cannot do that."""
         external = (await self.store()).abilities.external_submit
         if external is None:
             raise ConfigError("connection= requires the PostgreSQL store; no other store can join your transaction")
         return await external.prepare_submit(jobs)
+
+    async def prepare_graph(self, graph: Graph) -> PreparedGraph:
+        """Prepare a graph on the caller's own connection. Raises ``ConfigError`` if the store cannot do that."""
+        external = (await self.store()).abilities.external_submit
+        if external is None:
+            raise ConfigError("connection= requires the PostgreSQL store; no other store can join your transaction")
+        return await external.prepare_graph(graph)
 
     async def get(self, job_id: JobId) -> JobRecord:
         """Read a job. Raises ``JobNotFound``."""
@@ -114,14 +127,16 @@ class Client:
         store = audited(await self.store(), who)
         return await _move(store, job_ids, store.cancel)
 
-    async def retry(self, job_ids: Sequence[JobId], *, who: str | None = None) -> list[State | None]:
-        """Queue ended jobs again. ``who``: as in ``cancel``."""
+    async def retry(
+        self, job_ids: Sequence[JobId], *, who: str | None = None, alone: bool = False
+    ) -> list[State | None]:  # fmt: skip
+        """Queue ended jobs again, and unless ``alone`` hold their cancelled dependants. ``who``: as in ``cancel``."""
         store = audited(await self.store(), who)
-        return await _move(store, job_ids, store.retry)
+        return await _move(store, job_ids, partial(store.retry, alone=alone))
 
-    async def retry_one(self, job_id: JobId, *, who: str | None = None) -> State:
+    async def retry_one(self, job_id: JobId, *, who: str | None = None, alone: bool = False) -> State:
         """Queue an ended job again. Raises ``IllegalMove``, ``JobNotFound``."""
-        state = (await self.retry([job_id], who=who))[0]
+        state = (await self.retry([job_id], who=who, alone=alone))[0]
         if state is None:
             raise await self.absent(job_id)
         if state is State.COMPLETED:

@@ -22,6 +22,9 @@ from headway.core.errors import BadArguments, PayloadError, PayloadTooLarge
 from headway.core.job import PAYLOAD_VERSION
 from headway.core.suggest import did_you_mean, shown
 
+REFERENCES_VERSION = (
+    b"\x02"  # The first byte of a payload in which ``{"$out": n}`` stands for the n-th source's result.
+)
 SESSION = "headway.server"  # A session's first payload member. No parameter can have this name.
 _SESSION = PAYLOAD_VERSION + b'{"headway.server":'
 DEPTH_MAX = 64
@@ -44,6 +47,8 @@ def _encode_other(value: Any) -> Any:
 def _decode_other(kind: type, value: Any) -> Any:
     if kind is object:  # As in dict[str, object]: any value is valid.
         return value
+    if hasattr(kind, "from_argument"):  # The results of a batch.
+        return kind.from_argument(kind, value)
     if hasattr(kind, "model_validate"):
         return kind.model_validate(value)
     raise NotImplementedError(f"{kind.__name__} objects cannot be read from JSON")
@@ -155,6 +160,27 @@ class Signature:
             return None
         return PAYLOAD_VERSION + payload if len(payload) <= largest else None
 
+    def encode_references(self, values: Mapping[str, Any], placed: frozenset[str], *, largest: int) -> bytes:
+        """Return named arguments as a payload with results that do not exist yet in the arguments ``placed``.
+
+        The other arguments are checked as in ``encode``. Raises the same errors.
+        """
+        others = {name: value for name, value in values.items() if name not in placed}
+        for name in self._walked & others.keys():
+            check_plain(others[name], f"task {self._name}: argument {name!r}")
+        payload = self._encode(values)
+        if len(payload) > largest:
+            raise PayloadTooLarge(
+                f"task {self._name}: the arguments take {len(payload):,} bytes, more than the {largest:,} allowed "
+                "(payload_max); keep large data elsewhere and pass a reference",
+                task=self._name,
+                size=len(payload),
+            )
+        if others:
+            kinds = {name: _annotation(self.parameters[name]) for name in others}
+            self._check_types(self._encode(others), _make_decoder(self._name, kinds, frozenset(kinds))[1])
+        return REFERENCES_VERSION + payload
+
     def canonical(self, values: Mapping[str, Any]) -> bytes:
         """Return named arguments as JSON with sorted keys, so that the order of keys makes no difference."""
         return _sorted_encoder.encode(values)
@@ -235,9 +261,9 @@ class Signature:
                 return False
         return True
 
-    def _check_types(self, body: bytes) -> None:
+    def _check_types(self, body: bytes, decoder: msgspec.json.Decoder[Any] | None = None) -> None:
         try:
-            self._decoder.decode(body)
+            (decoder or self._decoder).decode(body)
         except (msgspec.DecodeError, NotImplementedError, ValueError) as problem:
             raise BadArguments(f"task {self._name}: {_locate(problem)}", task=self._name) from None
 
@@ -329,8 +355,21 @@ def names_server(payload: bytes) -> bool:
     return SESSION in msgspec.json.decode(payload_body(payload), type=dict[str, msgspec.Raw])
 
 
+def fill_references(payload: bytes, results: Callable[[int], Any]) -> bytes:
+    """Return a payload with the results of a job's sources in the place of ``{"$out": n}``."""
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, dict):
+            if value.keys() == {"$out"} and isinstance(value["$out"], int):
+                return results(value["$out"])
+            return {key: filled(item) for key, item in value.items()}
+        return [filled(item) for item in value] if isinstance(value, list) else value
+
+    return PAYLOAD_VERSION + _encoder.encode(filled(_plain_decoder.decode(payload_body(payload))))
+
+
 def payload_body(payload: bytes) -> bytes | memoryview:
-    if payload[:1] != PAYLOAD_VERSION:
+    if payload[:1] not in (PAYLOAD_VERSION, REFERENCES_VERSION):
         raise PayloadError(f"this payload has version {payload[:1].hex() or 'none'}; this Headway reads 01")
     return payload[1:] if len(payload) < COPIED_MAX else memoryview(payload)[1:]
 

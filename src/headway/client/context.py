@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import inspect
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, MutableMapping
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from headway.client.session import TaskSession
+from headway.client.steps import MISSING, InlineRuntime, JobRuntime, StepLog
 from headway.core.errors import ConfigError, SessionClosed
 from headway.core.job import JobId
 from headway.core.lease import Lease
 from headway.observability.traces import shown_trace, taken_trace
+
+if TYPE_CHECKING:
+    from headway.client.app import Headway
+    from headway.client.batch import Batch
+
+Q = ParamSpec("Q")
+S = TypeVar("S")
 
 Report = Callable[[Lease, float, str | None], None]
 WriteOutput = Callable[[Lease, str, str], None]  # Takes the name of a stream, and text.
@@ -62,7 +72,9 @@ class Context:
         "_lease",
         "_read_messages",
         "_report",
+        "_runtime",
         "_started",
+        "_step_log",
         "_task_session",
         "_write",
         "cancelled",
@@ -78,8 +90,11 @@ class Context:
         started: float | None = None,
         read_messages: Callable[[], None] | None = None,
         write: WriteOutput | None = None,
+        runtime: JobRuntime | None = None,
     ) -> None:
         self._lease = lease
+        self._runtime = runtime
+        self._step_log: StepLog | None = None
         self._read_messages = read_messages
         self._write = write
         self.kept = NOTHING  # The last value that ``partial`` received.
@@ -158,6 +173,63 @@ class Context:
         """
         if self._write is not None:
             self._write(self._lease, stream, text)
+
+    # ------------------------------------------------------------------ workflows
+
+    @property
+    def runtime(self) -> JobRuntime:
+        """What runs the job, for Headway's own code."""
+        if self._runtime is None:
+            raise ConfigError(f"task {self.task} is not run by a worker, so it has neither app nor batch")
+        return self._runtime
+
+    @property
+    def app(self) -> Headway:
+        """The app whose task runs."""
+        return self.runtime.app
+
+    @property
+    def batch(self) -> Batch[Any]:
+        """The batch of the job, to which the task can add jobs. Raises ``ConfigError`` if the job has none."""
+        if self._lease.batch_id is None:
+            raise ConfigError(f"job {self.job_id} of task {self.task} belongs to no batch")
+        return self.app.batch_of(self._lease.batch_id)
+
+    def step(self, key: str, function: Callable[Q, S], /, *args: Q.args, **kwargs: Q.kwargs) -> S:
+        """Call a function and keep what it returns under a name. Return the kept value when the job runs again.
+
+        The value must fit into 64 KiB of JSON. A function that raises keeps nothing. Raises ``StepError``.
+        """
+        log = self._steps()
+        value = log.find_blocking(key, function)
+        if value is MISSING:
+            value = function(*args, **kwargs)
+            log.keep_blocking(key, value, function)
+        return cast("S", value)
+
+    @overload
+    async def astep(
+        self, key: str, function: Callable[Q, Coroutine[Any, Any, S]], /, *args: Q.args, **kwargs: Q.kwargs
+    ) -> S: ...
+    @overload
+    async def astep(self, key: str, function: Callable[Q, S], /, *args: Q.args, **kwargs: Q.kwargs) -> S: ...
+
+    async def astep(self, key: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Async twin of ``step``. A plain function runs in a thread."""
+        log = self._steps()
+        value = await log.find(key, function)
+        if value is MISSING:
+            if inspect.iscoroutinefunction(function):
+                value = await function(*args, **kwargs)
+            else:
+                value = await asyncio.to_thread(function, *args, **kwargs)
+            await log.keep(key, value, function)
+        return value
+
+    def _steps(self) -> StepLog:
+        if self._step_log is None:
+            self._step_log = StepLog(self._runtime or InlineRuntime(), self._lease)
+        return self._step_log
 
     # ------------------------------------------------------------------ interactive tasks
 

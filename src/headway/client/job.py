@@ -106,14 +106,16 @@ class Job(Generic[R]):
             raise IllegalMove(f"job {self.id} is {state.value} already and cannot be cancelled", job_id=self.id)
         return state
 
-    async def aretry(self) -> State:
+    async def aretry(self, *, alone: bool = False) -> State:
         """Queue a job again that ended without completing, and reset its counts.
+
+        Jobs that were cancelled because this one did not complete wait for it again, unless ``alone``.
 
         Raises ``IllegalMove`` if the job completed, if it is only in the history, or if another live job has its
         unique key.
         """
         self._check_stored()
-        return await self._app.client.retry_one(self.id)
+        return await self._app.client.retry_one(self.id, alone=alone)
 
     async def aevents(self) -> AsyncIterator[Event]:
         """Yield the events of the job until it has ended."""

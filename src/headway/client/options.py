@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from glob import escape
 from typing import Any, TypedDict
 
+from headway.client.links import OnFailure
 from headway.client.settings import seconds
 from headway.core.errors import ConfigError
 from headway.core.job import RetryRule
@@ -212,6 +213,8 @@ class CallKeywords(TypedDict, total=False):
     duration: str | None
     on_stop: str | None
     connection: object | None  # The caller's connection. The job is submitted in its transaction.
+    after: Sequence[Any] | None  # Calls, jobs and batches that the job waits for.
+    on_failure: OnFailure | None  # What the job does if one of them ends without completing.
 
 
 class CallOptions(CallKeywords, total=False):

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from headway.client.client import BATCH
 from headway.client.depth import QueueDepth
+from headway.client.graph import make_graph, with_sources
 from headway.client.job import Job
 from headway.client.task import Call
 from headway.core.errors import BadArguments, ConfigError
 from headway.core.job import NewJob, SubmitReply
+from headway.core.workflow import BatchId, Graph, GraphReply
 from headway.observability import traces
 from headway.policy_store.rule_documents import declare_limits
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 FOLLOW_EVERY = 5.0  # Seconds between reads of the store's policy by a process that submits; each costs a round trip.
 
+StoreGraph = Callable[[Graph], GraphReply]
 StoreJobs = Callable[[Sequence[NewJob]], list[SubmitReply]]
 AfterCommit = Callable[[Callable[[], None]], None]
 
@@ -69,6 +72,8 @@ class Submitter:
 
     async def submit_many(self, calls: Iterable[Call[Any]], connection: object | None = None) -> list[Job[Any]]:
         """Submit any number of calls in batches. Reads the calls of a batch only when its turn comes."""
+        if isinstance(calls, Sequence) and any(isinstance(call, Call) and call.links for call in calls):
+            return await self.submit_graph(calls, connection)
         jobs: list[Job[Any]] = []
         remaining = iter(calls)
         remote = (await self._app.client.store()).abilities.remote
@@ -79,6 +84,13 @@ class Submitter:
         try:
             while batch := list(islice(remaining, BATCH)):
                 within = _one_connection(batch, connection)
+                if any(call.links for call in batch):
+                    replies = [] if sent is None else await sent
+                    return [
+                        *jobs,
+                        *map(Call.handle, before, replies),
+                        *await self.submit_graph([*batch, *remaining], connection),
+                    ]
                 made = await self._prepare(batch)
                 replies = [] if sent is None else await sent
                 sent = asyncio.create_task(self._send(made, within))
@@ -95,6 +107,8 @@ class Submitter:
 
     def submit_many_blocking(self, calls: Iterable[Call[Any]], connection: object | None = None) -> list[Job[Any]]:
         """Submit any number of calls in batches. Blocks."""
+        if isinstance(calls, Sequence) and any(isinstance(call, Call) and call.links for call in calls):
+            return self.submit_graph_blocking(calls, connection)
         remaining = iter(calls)
         batch = list(islice(remaining, BATCH))
         if _one_connection(batch, connection) is None:
@@ -104,6 +118,55 @@ class Submitter:
             jobs += map(Call.handle, batch, self.submit_blocking(batch, _one_connection(batch, connection)))
             batch = list(islice(remaining, BATCH))
         return jobs
+
+    async def submit_graph(
+        self, calls: Sequence[Call[Any]], connection: object | None = None, *, batch_id: BatchId | None = None
+    ) -> list[Job[Any]]:
+        """Submit calls and the calls that they wait for in one round trip, all or none. Return a job for each call.
+
+        The calls become members of ``batch_id``. Without one, calls that wait for each other become members of a
+        batch of their own, so that they can be shown, cancelled and retried together.
+        """
+        connection = _one_connection(calls, connection)
+        nodes = with_sources(calls)
+        jobs = await self._prepare(nodes)
+        client = self._app.client
+        with traces.SubmitSpan(jobs) as sent:
+            graph = self._graph(nodes, sent, batch_id)
+            reply = await client.submit_graph(graph) if connection is None else None
+            while reply is None:
+                reply = await (await client.prepare_graph(graph)).arun(connection)
+        return _handles(calls, nodes, sent, reply)
+
+    def submit_graph_blocking(
+        self, calls: Sequence[Call[Any]], connection: object | None = None, *, batch_id: BatchId | None = None
+    ) -> list[Job[Any]]:
+        """Blocking twin of ``submit_graph``."""
+        portal = self._app.portal
+        connection = _one_connection(calls, connection)
+        if connection is None:
+            return portal.run(self.submit_graph(calls, batch_id=batch_id))
+        return self.submit_graph_by(calls, lambda graph: self.store_graph(graph, connection), batch_id=batch_id)
+
+    def submit_graph_by(
+        self, calls: Sequence[Call[Any]], store_graph: StoreGraph, *, batch_id: BatchId | None = None
+    ) -> list[Job[Any]]:
+        """Submit a graph in this thread. ``store_graph`` stores it. Blocks."""
+        nodes = with_sources(calls)
+        jobs = self._app.portal.run(self._prepare(nodes))
+        with traces.SubmitSpan(jobs) as sent:
+            reply = store_graph(self._graph(nodes, sent, batch_id))
+        return _handles(calls, nodes, sent, reply)
+
+    def store_graph(self, graph: Graph, connection: object) -> GraphReply:
+        """Store a graph on the caller's connection. Blocks."""
+        while True:
+            prepared = self._app.portal.run(self._app.client.prepare_graph(graph))
+            if (reply := prepared.run(connection)) is not None:
+                return reply
+
+    def _graph(self, calls: Sequence[Call[Any]], jobs: Sequence[NewJob], batch_id: BatchId | None) -> Graph:
+        return make_graph(calls, jobs, batch_id)._replace(back=self._app.policy.release == "back")
 
     # ------------------------------------------------------------------ steps 1 and 2
 
@@ -169,6 +232,15 @@ class Submitter:
             prepared = prepared or portal.run(client.prepare_submit(jobs))
             if (replies := prepared.run(connection)) is not None:
                 return replies
+
+
+def _handles(
+    calls: Sequence[Call[Any]], nodes: Sequence[Call[Any]], jobs: Sequence[NewJob], reply: GraphReply
+) -> list[Job[Any]]:
+    """Log what a graph has queued, and return the jobs of the calls that were asked for."""
+    _log_queued(jobs, reply.replies)
+    handles = {node.new.job_id: node.handle(answer) for node, answer in zip(nodes, reply.replies, strict=True)}
+    return [handles[call.new.job_id] for call in calls]
 
 
 def _one_connection(calls: Sequence[Call[Any]], connection: object | None) -> object | None:

@@ -22,13 +22,14 @@ from typing import (
     overload,
 )
 
-from headway.client.codec import Signature, add_server, read_payload, result_type
+from headway.client.codec import REFERENCES_VERSION, Signature, add_server, read_payload, result_type
 from headway.client.context import Context, current, inline_lease
 from headway.client.invoke import invoke_async, invoke_plain, run_on_loop
 from headway.client.job import Job
+from headway.client.links import Link, OnFailure, Reference, merge_links, place_references, read_links
 from headway.client.options import CallKeywords, CallOptions, Seconds, TaskOptions, Unique, milliseconds
 from headway.client.settings import seconds
-from headway.core.errors import ConfigError, UnknownOption
+from headway.core.errors import BadArguments, ConfigError, PayloadError, UnknownOption
 from headway.core.job import NewJob, RetryRule, SubmitReply
 from headway.core.policy.document import ELASTIC, INTERACTIVE, TENANT, LimitRule, Policy
 from headway.core.policy.enforced import applies, parameter_key, task_rule
@@ -39,9 +40,12 @@ from headway.runtime.job_ids import new_job_id
 
 if TYPE_CHECKING:
     from headway.client.app import Headway
+    from headway.client.batch import Batch
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
+S = TypeVar("S")
 C = TypeVar("C")
 
 EXECUTOR_OPTIONS = ("auto", *EXECUTORS)
@@ -61,6 +65,7 @@ class Call(NamedTuple, Generic[R]):
     new: NewJob
     values: dict[str, Any] | None  # The arguments by name, or None: decode them from the payload.
     terms: _JobTemplate
+    links: tuple[Link, ...] = ()  # What the call waits for. ``{"$out": n}`` in its arguments is the n-th of them.
 
     def job(self) -> NewJob:
         """Return the job, built anew if the policy in force has changed since the call was made."""
@@ -69,14 +74,59 @@ class Call(NamedTuple, Generic[R]):
             raise ConfigError(terms.problem)
         if terms is self.terms:
             return self.new
-        values = self.task.signature.decode(self.new.payload)[1] if self.values is None else self.values
-        return terms.new_job(values)._replace(job_id=self.new.job_id)
+        return self._new_job(terms)
 
     def handle(self, reply: SubmitReply) -> Job[R]:
         """Return a handle on the job that the store returned for this call."""
         job_id, deduplicated = reply
         task = self.task
         return Job(task.app, job_id, kind=task.result_kind, deduplicated=deduplicated, persist=self.new.persist)
+
+    @property
+    def out(self) -> R:
+        """The result that this call will have, as an argument of another call, which then waits for this one."""
+        return cast("R", Reference(self))
+
+    def then(self, task: Task[Concatenate[R, Q], S, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Call[S]:
+        """Return a call of another task that waits for this one and takes its result as the first argument."""
+        return task.call(self.out, *args, **kwargs)
+
+    def after(
+        self, *sources: Call[Any] | Job[Any] | Batch[Any], on_failure: OnFailure = "cancel"
+    ) -> Call[R]:  # fmt: skip
+        """Return this call, waiting for other calls, jobs or batches too.
+
+        ``on_failure`` decides what happens if one of them ends without completing: ``cancel`` this call, ``run`` it
+        all the same, or ``hold`` it until the source is retried.
+        """
+        return self._replace(links=merge_links(self.links, read_links(sources, on_failure)))
+
+    def enqueue(self) -> Job[R]:
+        """Submit this call and the calls that it waits for, all or none. Blocks until the store has them."""
+        return self.task.app.submitter.submit_graph_blocking((self,))[-1]
+
+    async def aenqueue(self) -> Job[R]:
+        """Submit this call and the calls that it waits for, all or none."""
+        return (await self.task.app.submitter.submit_graph((self,)))[-1]
+
+    def inherit(self, lane: str, tenant: str | None) -> Call[R]:
+        """Return this call in the lane and with the tenant of the call before it, unless it has its own."""
+        asked: CallKeywords = {}
+        if lane != self.new.lane and not self.terms.chose_lane:
+            asked["priority"] = lane
+        if tenant is not None and self.new.tenant is None:
+            asked["tenant"] = tenant
+        if not asked:
+            return self
+        task = self.task.using(**asked)
+        return self._replace(task=task, new=self._new_job(task.terms), terms=task.terms)
+
+    def _new_job(self, terms: _JobTemplate) -> NewJob:
+        payload = self.new.payload
+        if payload.startswith(REFERENCES_VERSION):
+            return terms.new_job(self.values or {}, payload)._replace(job_id=self.new.job_id)
+        values = self.task.signature.decode(payload)[1] if self.values is None else self.values
+        return terms.new_job(values)._replace(job_id=self.new.job_id)
 
 
 # Methods of other queues, and what to write instead.
@@ -131,11 +181,15 @@ class Task(Generic[P, R, C]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job and return its handle. Blocks until the store has the job."""
         call = self.call(*args, **kwargs)
+        if call.links:
+            return call.enqueue()
         return call.handle(self.app.submitter.submit_blocking((call,), self._asked.get("connection"))[0])
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job and return its handle once the store has the job."""
         call = self.call(*args, **kwargs)
+        if call.links:
+            return await call.aenqueue()
         return call.handle((await self.app.submitter.submit((call,), self._asked.get("connection")))[0])
 
     if not TYPE_CHECKING:
@@ -153,7 +207,7 @@ class Task(Generic[P, R, C]):
             # The same as below in half the time, for most calls.
             payload = self.signature.encode_usual(args, largest=terms.largest)
             if payload is not None:
-                return _as_call((self, terms.plain_job(payload), None, terms))
+                return _as_call((self, terms.plain_job(payload), None, terms, terms.links))
         return self._call(self.signature.bind(args, kwargs))
 
     def call_named(self, values: dict[str, Any]) -> Call[R]:
@@ -167,7 +221,16 @@ class Task(Generic[P, R, C]):
                 f"task {self.name} is interactive, so it is never queued: open a session, "
                 f"WebSocket /api/v1/interactive?task_type={self.name}"
             )
-        return Call(self, terms.new_job(values), values, terms)
+        try:
+            return Call(self, terms.new_job(values), values, terms, terms.links)
+        except PayloadError:  # Only now look for results that do not exist yet: most calls have none.
+            placed = place_references(values)
+            if not placed.links:
+                raise
+        terms.check_references(placed.names)
+        payload = self.signature.encode_references(placed.values, placed.names, largest=terms.largest)
+        links = merge_links(placed.links, terms.links)
+        return Call(self, terms.new_job(placed.values, payload), placed.values, terms, links)
 
     def using(self, **options: Unpack[CallKeywords]) -> Task[P, R, C]:
         """Return the same task with options for its calls. They override those of an earlier ``using``.
@@ -293,6 +356,8 @@ class _JobTemplate:
     largest: int
     server: str | None  # The server of a session, which connects worker and client.
     rest: tuple[Any, ...] | None  # All fields after the payload, if they are the same for every call.
+    chose_lane: bool  # The call, the policy or the task names the lane.
+    links: tuple[Link, ...]  # What all calls wait for.
 
     @classmethod
     def of(cls, task: Task[Any, Any, Any], call: CallOptions) -> _JobTemplate:
@@ -352,13 +417,33 @@ class _JobTemplate:
         fixed = not bound and options.fair_by is None and unique is None and template.idempotency_key is None
         session = call.get("session")
         rest = template[3:] if fixed and session is None and rung != INTERACTIVE else None
+        chose_lane = bool(call.get("priority") or rule.priority or options.priority)
+        links = read_links(call.get("after") or (), call.get("on_failure") or "cancel")
         return cls(
-            policy, problem, bound, task.signature, template, options.fair_by, unique, largest, session, rest
+            policy, problem, bound, task.signature, template, options.fair_by, unique, largest, session, rest,
+            chose_lane, links,
         )  # fmt: skip
 
-    def new_job(self, values: dict[str, Any]) -> NewJob:
+    def check_references(self, names: frozenset[str]) -> None:
+        """Raise ``BadArguments`` if tenant, limits or uniqueness depend on a result that does not exist yet."""
+        unique = self.unique
+        chosen = () if unique is None else self.signature.parameters if unique.by is None else unique.by
+        needed: dict[str | None, str] = {
+            self.fair_by: "fair_by",
+            **{by: "a limit" for _, by, _ in self.bound},
+            **dict.fromkeys(chosen, "unique"),
+        }
+        for name in names:
+            if name in needed:
+                raise BadArguments(
+                    f"task {self.template.task}: {needed[name]} uses the argument {name!r}, so it cannot be the result "
+                    "of a job that has not run yet"
+                )
+
+    def new_job(self, values: dict[str, Any], payload: bytes | None = None) -> NewJob:
         template = self.template
-        payload = self.signature.encode(values, largest=self.largest)
+        if payload is None:
+            payload = self.signature.encode(values, largest=self.largest)
         outer = current.get()
         if self.rest is not None and outer is None:
             return self.plain_job(payload)

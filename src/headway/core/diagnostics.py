@@ -10,6 +10,7 @@ from headway.core.policy.document import LimitRule
 from headway.core.policy.enforced import EnforcedRules
 from headway.core.snapshot import Snapshot
 from headway.core.worker import WorkerInfo, WorkerState
+from headway.core.workflow import Upstream
 
 AHEAD_COUNTED = 10_000  # Jobs. A store counts the jobs ahead of one exactly up to here, which takes a few ms,
 LANES_COUNTED = 1_000  # and the waiting jobs of each class in a snapshot up to here.
@@ -60,4 +61,5 @@ class JobDiagnostics(NamedTuple):
     ahead: int = 0
     ahead_own: int = 0
     limits: tuple[LimitView, ...] = ()
+    upstreams: tuple[Upstream, ...] = ()  # While the job is held: what it waits for, without results.
     waited_ms: Mapping[str, int] = {}  # Once the job has started: milliseconds that it waited, by reason.

@@ -17,6 +17,12 @@
     ├── IdempotencyConflict             the key was used with another payload
     ├── QueueFull                       the policy allows no more waiting jobs
     ├── IllegalMove                     the job's state does not allow it
+    ├── CycleError (ValueError)         the calls of a graph wait for each other
+    ├── BadEdge (ValueError)            a job cannot wait for this
+    ├── BatchNotFound (LookupError)
+    ├── BatchClosed                     a batch that has ended takes no more jobs
+    ├── UpstreamFailed                  an argument is the result of a job that did not complete
+    ├── StepError (ValueError)          a step cannot be kept
     ├── LeaseLost                       the lease has ended; the report changes nothing
     ├── WorkerUnknown                   the store does not know this worker, or has declared it dead
     ├── TooMany                         more at once than the server allows
@@ -186,6 +192,30 @@ class QueueFull(HeadwayError, code="queue_full"):
 
 class IllegalMove(HeadwayError, code="illegal_move"):
     """The job's state does not allow this."""
+
+
+class CycleError(HeadwayError, ValueError, code="cycle"):
+    """The calls of a graph wait for each other, so none of them could ever run."""
+
+
+class BadEdge(HeadwayError, ValueError, code="bad_edge"):
+    """A job cannot wait for this: the source is unknown, transient, of another tenant, or one too many."""
+
+
+class BatchNotFound(HeadwayError, LookupError, code="batch_not_found"):
+    """The store has no batch with this id; it may have been pruned."""
+
+
+class BatchClosed(HeadwayError, code="batch_closed"):
+    """The batch has ended or was cancelled, so it takes no more jobs."""
+
+
+class UpstreamFailed(HeadwayError, code="upstream_failed"):
+    """An argument is the result of a job that did not complete."""
+
+
+class StepError(HeadwayError, ValueError, code="step"):
+    """A step cannot be kept: its name is used twice, its value is too large, or the job has too many steps."""
 
 
 class LeaseLost(HeadwayError, code="lease_lost"):

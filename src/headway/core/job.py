@@ -167,4 +167,6 @@ class JobRecord:
     blocked_for: str | None = None  # Once it has started: why it waited in a blocked queue (limit, rate, paused),
     blocked_ms: int = 0  # and for how many milliseconds.
     assigned: str | None = None  # While it runs: the rung it was assigned.
+    held: bool = False  # It is queued and waits for other jobs. ``due_at`` is then None.
+    batch_id: str | None = None
     seen_at: int = 0  # When this record was read, by the store's clock.

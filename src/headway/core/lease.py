@@ -43,6 +43,7 @@ class Lease(NamedTuple):
     budget_ms: int | None = None  # The length of the assigned rung.
     submitted_at: int = 0  # 0 for a transient job.
     eligible_at: int = 0  # When the job last began to wait for a slot; 0 for a transient job.
+    batch_id: str | None = None
     unreadable: str | None = None  # Why the job's record cannot be read. The other fields then hold what could be read.
 
     @property

@@ -15,6 +15,7 @@ from headway.core.errors import PolicyError
 from headway.core.job import JobId, State
 from headway.core.policy.enforced import PauseSet
 from headway.core.worker import WorkerState
+from headway.core.workflow import BatchId, BatchRecord
 from headway.policy_store.catalogue import CRON_PAUSES, CRONS, TASKS
 from headway.policy_store.rule_documents import PAUSES
 from headway.policy_store.versions import CURRENT, pointed_version, read_applied
@@ -55,9 +56,9 @@ class AuditedStore:
         await self._record_jobs(job_ids, before, after, lambda _: "task.cancel")
         return after
 
-    async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
+    async def retry(self, job_ids: Sequence[JobId], *, alone: bool = False) -> list[State | None]:
         before = await self._read_jobs(job_ids)
-        after = await self._store.retry(job_ids)
+        after = await self._store.retry(job_ids, alone=alone)
         await self._record_jobs(
             job_ids, before, after, lambda old: "dlq.replay" if old == {State.DEAD_LETTER} else "task.retry"
         )
@@ -71,6 +72,20 @@ class AuditedStore:
         if moved:
             facts = {"lane": lane, "now": now, "jobs": len(moved)}
             await self._record("task.reschedule", _named(moved), after=facts)
+        return after
+
+    async def cancel_batch(self, batch_id: BatchId) -> BatchRecord | None:
+        before = (await self._store.get_batches([batch_id]))[0]
+        after = await self._store.cancel_batch(batch_id)
+        if before is not None and after is not None and before.cancel_requested_at != after.cancel_requested_at:
+            await self._record("batch.cancel", batch_id, before={"status": before.status, "live": before.live})
+        return after
+
+    async def close_batch(self, batch_id: BatchId) -> BatchRecord | None:
+        before = (await self._store.get_batches([batch_id]))[0]
+        after = await self._store.close_batch(batch_id)
+        if before is not None and before.open:
+            await self._record("batch.close", batch_id, before={"status": before.status, "live": before.live})
         return after
 
     async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:

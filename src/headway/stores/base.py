@@ -20,6 +20,7 @@ from headway.core.policy.document import Keep
 from headway.core.policy.ladder import Preemption, RunBudget
 from headway.core.snapshot import Plan, Snapshot
 from headway.core.worker import WorkerInfo, WorkerState
+from headway.core.workflow import BatchId, BatchQuery, BatchRecord, Graph, GraphReply, Step, Upstream
 from headway.stores.transport import Transport
 
 # The format of what stores write, and the oldest Headway that may read or write it.
@@ -133,12 +134,13 @@ class JobQuery(NamedTuple):
 
 
 class LaneStats(NamedTuple):
-    """One lane in numbers. Delayed and leased jobs do not count as waiting."""
+    """One lane in numbers. Delayed, held and leased jobs do not count as waiting."""
 
     waiting: int = 0
     delayed: int = 0
     executing: int = 0
     oldest_at: int | None = None
+    held: int = 0
 
 
 class TenantStats(NamedTuple):
@@ -277,10 +279,11 @@ class Store(Protocol):
         """
         ...
 
-    async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
+    async def retry(self, job_ids: Sequence[JobId], *, alone: bool = False) -> list[State | None]:
         """Queue ended jobs again with all counts reset. Return each job's state afterwards.
 
-        A completed job stays, and so does one whose unique key another live job now holds.
+        A completed job stays, and so does one whose unique key another live job now holds. The dependants that were
+        cancelled because of a retried job are held again, and so on down the graph, unless ``alone``.
         """
         ...
 
@@ -297,6 +300,53 @@ class Store(Protocol):
     async def get(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]: ...
 
     async def find(self, query: JobQuery) -> list[JobRecord]: ...
+
+    async def submit_graph(self, graph: Graph) -> GraphReply:
+        """Store the batch, the jobs and the edges of a graph, or nothing of it.
+
+        Jobs are deduplicated as in ``submit``. Edges from a job that is deduplicated come from the existing job, and
+        a deduplicated job keeps the edges that it has. A source may have ended: its edge is then settled at once.
+        Raises ``BadEdge`` naming the index of a node whose source is unknown, of another tenant, or repeated; also
+        ``BatchNotFound`` and, for a batch without live member that is not open, ``BatchClosed``.
+        """
+        ...
+
+    async def close_batch(self, batch_id: BatchId) -> BatchRecord | None:
+        """Let a batch end once all its members have ended. Return the batch afterwards, or None if it is unknown."""
+        ...
+
+    async def cancel_batch(self, batch_id: BatchId) -> BatchRecord | None:
+        """Cancel a batch with its child batches: from now on none of its members starts, and no job can be added.
+
+        Members are cancelled in bounded steps by this and later verbs. Return the batch afterwards, or None.
+        """
+        ...
+
+    async def get_batches(self, batch_ids: Sequence[BatchId]) -> list[BatchRecord | None]: ...
+
+    async def find_batches(self, query: BatchQuery) -> list[BatchRecord]: ...
+
+    async def members(
+        self, batch_id: BatchId, *, beyond: int = 0, states: Sequence[State] = (), limit: int = 500
+    ) -> list[JobRecord]:
+        """Read jobs of a batch in the order of adding, behind the sequence number ``beyond``."""
+        ...
+
+    async def upstreams(self, job_ids: Sequence[JobId], *, results: bool = False) -> list[list[Upstream]]:
+        """Read what each job waits or waited for, in the order in which its edges were given."""
+        ...
+
+    async def record_step(self, step: Step) -> bool:
+        """Keep a step of a running job. Return False if the lease has ended.
+
+        A key that the job has already keeps its first value. Raises ``StepError`` beyond the limits of
+        ``core.workflow``.
+        """
+        ...
+
+    async def steps(self, job_id: JobId) -> dict[str, bytes]:
+        """Read the steps of a job, in the order in which they were kept."""
+        ...
 
     async def snapshot(self) -> Snapshot: ...
 
@@ -329,7 +379,11 @@ class Store(Protocol):
         ...
 
     async def prune(self, keep: Keep, *, limit: int = 1_000) -> int:
-        """Cancel a batch of expired jobs and remove a batch of what need not be kept. Return how many it touched."""
+        """Cancel a batch of expired jobs and remove a batch of what need not be kept. Return how many it touched.
+
+        Also settles edges that earlier verbs left. Keeps an ended job while a live job has an edge from it, and the
+        members of a batch while the batch, or a live job with an edge from the batch, has not ended.
+        """
         ...
 
     async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:
@@ -373,11 +427,27 @@ class PreparedSubmit(Protocol):
         ...
 
 
+class PreparedGraph(Protocol):
+    """A graph that is submitted on a caller's connection. If this returns None, the caller prepares another one."""
+
+    def run(self, connection: Any) -> GraphReply | None:
+        """Submit the graph on a blocking connection."""
+        ...
+
+    async def arun(self, connection: Any) -> GraphReply | None:
+        """Submit the graph on an async connection."""
+        ...
+
+
 class ExternalSubmitter(Protocol):
     """Submits inside a transaction of the caller. If the caller rolls back, the jobs never existed."""
 
     async def prepare_submit(self, jobs: Sequence[NewJob]) -> PreparedSubmit:
         """Prepare a submit of all the jobs or none."""
+        ...
+
+    async def prepare_graph(self, graph: Graph) -> PreparedGraph:
+        """Prepare a submit of a whole graph or nothing of it."""
         ...
 
     def prepare_submit_blocking(self, jobs: Sequence[NewJob]) -> PreparedSubmit | None:

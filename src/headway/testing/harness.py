@@ -10,12 +10,14 @@ from typing import Any
 from headway.client.app import Headway
 from headway.client.client import Client
 from headway.client.codec import read_payload
+from headway.client.inputs import has_inputs
 from headway.client.job import Job
 from headway.client.task import Task
 from headway.core.cron import next_tick, parse_cron
 from headway.core.errors import BadArguments, ConfigError
 from headway.core.job import JobId, NewJob, State, SubmitReply
 from headway.core.suggest import did_you_mean
+from headway.core.workflow import Graph, GraphReply
 from headway.policy_store.current import CurrentPolicy
 from headway.stores.base import Store
 from headway.stores.open import open_store
@@ -190,7 +192,7 @@ class Testbed:
 
     def _describe(self, new: NewJob) -> Enqueued:
         task = self.app.tasks.get(new.task)
-        if task is None:
+        if task is None or has_inputs(new.payload):
             arguments, job = read_payload(new.payload), self.app.job(new.job_id)
         else:
             args, kwargs = task.signature.decode(new.payload)
@@ -258,6 +260,13 @@ class _BedClient(Client):
             if not answer.deduplicated:
                 self.submitted.setdefault(job.job_id, job)
         return answers
+
+    async def submit_graph(self, graph: Graph) -> GraphReply:
+        reply = await super().submit_graph(graph)
+        for node, answer in zip(graph.nodes, reply.replies, strict=True):
+            if not answer.deduplicated:
+                self.submitted.setdefault(node.job.job_id, node.job)
+        return reply
 
 
 def _bed_of(app: Headway) -> Testbed:

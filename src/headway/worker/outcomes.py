@@ -61,7 +61,7 @@ def raised(error: BaseException, task: Task[Any, Any, Any] | None) -> Ending:
             return Raised(JobError(type="Discard", message=_cut(_text(error), MESSAGE_MAX), retriable=False))
         case errors.SessionClosed():
             return Stopped("its client is gone")
-        case errors.BadArguments() | errors.UnknownTask():
+        case errors.BadArguments() | errors.UnknownTask() | errors.UpstreamFailed():
             return Raised(describe(error, retriable=False))
         case errors.CommandFailed() if not error.retriable:
             return Raised(describe(error, retriable=False))

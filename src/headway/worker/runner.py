@@ -9,12 +9,13 @@ import logging
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from headway.client.app import Headway, Middleware
 from headway.client.context import NOTHING, Context
+from headway.client.inputs import fill_inputs, has_inputs
 from headway.client.task import Task, cron_key
 from headway.core.errors import JobError, StoreUnavailable
 from headway.core.lease import Lease
@@ -41,7 +42,7 @@ from headway.worker.executors.process import Encoded
 from headway.worker.executors.table import ExecutorConfig, make_executors
 from headway.worker.inline_batching import TaskBatcher
 from headway.worker.job_log import JobLog
-from headway.worker.outcomes import raised, returned
+from headway.worker.outcomes import TaskFailed, raised, returned
 from headway.worker.program_output import OutputWriter
 from headway.worker.slot_table import SlotTable, Stop
 
@@ -108,6 +109,7 @@ class Runner:
         )
         self._granted: dict[str, RunBudget] = {}  # Budgets of jobs that have not started here.
         self.registered = 0.0  # When the registration was sent, on the monotonic clock.
+        self._runtime = WorkerRuntime(app, backend)
         self._outputs = OutputWriter(backend, lambda: self.worker.worker_id, self._note)
         self._state: dict[str, Any] = {}
         self._middlewares = app.middlewares
@@ -133,7 +135,7 @@ class Runner:
     async def run(self, *, ready: Callable[[], Awaitable[None]]) -> None:
         """Run until stopped. ``ready`` is awaited once the app is up and this worker is registered."""
         # Stored, because get_running_loop is a system call in Python 3.11.
-        self._loop = asyncio.get_running_loop()
+        self._loop = self._runtime.loop = asyncio.get_running_loop()
         self._batcher = TaskBatcher(self._attempt)
         self._simple = not self._middlewares and not any(self._app.signals.values())
         async with contextlib.AsyncExitStack() as stack:
@@ -358,7 +360,7 @@ class Runner:
             slot = self._free_slots.pop()
             timeout = lease.limit_ms / 1_000
             deadline = now + timeout
-            context = Context(lease, self._state, self._note, now, write=self._outputs.add)
+            context = Context(lease, self._state, self._note, now, None, self._outputs.add, self._runtime)
             job = ActiveJob(lease, task, slot, context, now, deadline, below)
             self._jobs[lease.job_id] = job
             slot_table.hold(slot, lease.job_id, lease.token, lease.task, task.executor, deadline + hard_grace)
@@ -397,6 +399,8 @@ class Runner:
         try:
             if job.stop:  # The job was stopped before it started.
                 raise asyncio.CancelledError
+            if has_inputs(job.lease.payload):
+                job.lease = job.lease._replace(payload=await self._fill_inputs(job.lease))
             if self._simple:
                 value = await self._executors[job.task.executor].call(job)
                 ending = self._returned(job, value)
@@ -427,6 +431,14 @@ class Runner:
             self._job_log.lost(lease, len(self._jobs), seconds)
         if self._claimer is not None:
             self._claimer.ended(ran, job.slot, below=job.below)
+
+    async def _fill_inputs(self, lease: Lease) -> bytes:
+        """Return a job's arguments with the results of the jobs that it waited for."""
+        try:
+            upstreams = await self._backend.upstreams(lease)
+        except StoreUnavailable:  # Trouble of the store uses no attempt.
+            raise TaskFailed(Released("its inputs could not be read")) from None
+        return fill_inputs(lease.payload, upstreams)
 
     def _handed_in(self, slots: list[int]) -> None:
         """Free the slots whose reports the store has accepted."""
@@ -537,6 +549,22 @@ class Runner:
     def _arguments(self, context: Context) -> Any:
         job = self._jobs[context.job_id]
         return job.task.show_arguments(job.lease.payload)
+
+
+class WorkerRuntime:
+    """What the contexts of running jobs need of their worker."""
+
+    def __init__(self, app: Headway, backend: Backend) -> None:
+        self.app = app
+        self.steps = backend.steps
+        self.record_step = backend.record_step
+        self.loop: asyncio.AbstractEventLoop | None = None  # The runner's, once it runs.
+
+    def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine on the runner's loop for a task in a thread."""
+        if self.loop is None:
+            raise RuntimeError("no job runs before its runner")
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
 
 async def _plain_value(call: Awaitable[Any]) -> Any:

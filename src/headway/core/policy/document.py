@@ -186,6 +186,7 @@ class Policy:
     lanes: Mapping[str, Lane] = field(default_factory=_built_in_lanes)
     default_lane: str = "medium"
     promotion: str = "share"
+    release: str = "front"  # Where a job goes that waited for other jobs: ``front``, its own place, or ``back``.
     reserve: Reserve = field(default_factory=Reserve)
     ladder: Ladder = field(default_factory=Ladder)
     tenants: Tenants = field(default_factory=Tenants)

@@ -41,6 +41,13 @@ class Estimate:
     basis: str = "unknown"
 
 
+class Range(NamedTuple):
+    """Seconds that half, and nine tenths, of such jobs do not exceed."""
+
+    p50: float
+    p90: float
+
+
 class EstimateRequest(NamedTuple):
     """The place of a job in its class. ``own``: how many jobs ahead are its tenant's, if tenants share the class."""
 
@@ -133,6 +140,25 @@ class Forecast:
         if run.basis == "unknown" and p90 > 0:  # With a free slot, run times do not matter.
             return Estimate(position=position)
         return Estimate(round(p50, 2), round(max(p50, p90), 2), position, run.basis)
+
+    def released(self, request: EstimateRequest, ready: Range) -> Estimate:
+        """Return the estimate for a held job that is released after ``ready``."""
+        half, late = (
+            self.of(request._replace(due_at=self.queue.now_at + int(seconds * 1_000) + 1)) for seconds in ready
+        )
+        if half.p50 is None or late.p90 is None:
+            return Estimate()
+        return Estimate(half.p50, max(half.p50, late.p90), None, half.basis)
+
+    def run_time(self, task: str, lane: str, elapsed: float) -> Range | None:
+        """Return how much longer a job of a task runs that has run for ``elapsed`` seconds, or None if unknown."""
+        lengths = self._known.task(task, lane)
+        if lengths is None:
+            return None
+        left = sorted(lengths.left(elapsed, POINTS)) if elapsed > 0 else []
+        if left:
+            return Range(left[len(left) // 2], left[-1])
+        return Range(lengths.at(0.5), lengths.at(0.9))
 
     def _run(self, request: EstimateRequest) -> FluidRun:
         needs = (

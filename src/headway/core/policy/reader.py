@@ -50,6 +50,7 @@ def read_policy(data: Mapping[str, Any], where: str) -> Policy:
 
 def _read(table: TableReader) -> Policy:
     promotion = table.read("promotion", BUILT_IN.promotion, partial(keys.word, known=("share", "absolute")))
+    release = table.read("release", BUILT_IN.release, partial(keys.word, known=("front", "back")))
     lanes = _read_lanes(table)
     last = max(lanes, key=lambda name: (lanes[name].level, name))
     default = BUILT_IN.default_lane if BUILT_IN.default_lane in lanes else last
@@ -66,6 +67,7 @@ def _read(table: TableReader) -> Policy:
             lanes=MappingProxyType(lanes),
             default_lane=default_lane,
             promotion=promotion,
+            release=release,
             reserve=reserve,
             ladder=ladder,
             tenants=tenants,

@@ -22,9 +22,12 @@ from headway.core.policy.lanes import LaneView, lane_of, service_order
 from headway.core.snapshot import Snapshot
 from headway.core.worker import TASK as _TASK
 from headway.core.worker import WorkerInfo, serves
+from headway.core.workflow import SourceStatus, Upstream, is_batch
+
+SOURCES_SHOWN = 20  # Sources that the facts of a reason name.
 
 CODES = (
-    "scheduled", "paused", "unroutable", "unservable", "no_worker", "rate", "limit", "ladder", "slots_full",
+    "depends", "scheduled", "paused", "unroutable", "unservable", "no_worker", "rate", "limit", "ladder", "slots_full",
     "reserved", "lane", "lane_share", "tenant_share", "ahead", "stopping",
 )  # fmt: skip
 
@@ -43,6 +46,8 @@ def why(diagnosis: JobDiagnostics, policy: Policy) -> list[Reason]:
     job = diagnosis.job
     if job.state is not State.QUEUED:
         return []
+    if job.held:  # Other reasons count once it is released, and may be others then.
+        return [*_held_back(diagnosis), *_unserved(job, diagnosis.queue)]
     reasons = [*_held_back(diagnosis), *_unserved(job, diagnosis.queue), *_limited(diagnosis)]
     able = _able(job, diagnosis.queue)
     reasons += _on_the_ladder(job, diagnosis.queue)
@@ -129,11 +134,33 @@ def _class_reason(key: ClassKey, queue: QueueDiagnostics, policy: Policy) -> str
 
 def _held_back(diagnosis: JobDiagnostics) -> Iterator[Reason]:
     job, queue = diagnosis.job, diagnosis.queue
+    if job.held:
+        yield _depends(diagnosis.upstreams)
     if job.due_at is not None and job.due_at > queue.now_at:
         seconds = (job.due_at - queue.now_at) / 1_000
         yield Reason("scheduled", f"not due for {length(seconds)}", {"due_at": job.due_at, "in_s": seconds})
     for name in queue.rules.paused.holding(job.lane, job.task, job.tenant):
         yield Reason("paused", f"{name} is paused", {"paused": name})
+
+
+def _depends(upstreams: Sequence[Upstream]) -> Reason:
+    """Return the reason of a held job, with the sources that have not ended as it needs."""
+    left = [upstream for upstream in upstreams if not upstream.satisfied]
+    facts = {"sources": [upstream.source for upstream in left[:SOURCES_SHOWN]], "left": len(left), "of": len(upstreams)}
+    first = left[0] if left else None
+    if first is None:
+        text = "waits for nothing any more; the next exchange of a worker releases it"
+    elif len(left) > 1:
+        text = f"waits for {len(left):,} of {len(upstreams):,} sources, first {first.name or first.source}"
+    elif is_batch(first.source):
+        live = f"{first.live:,} of {first.total:,} jobs of" if first.live else "the end of"
+        text = f"waits for {live} {first.name or first.source}"
+        facts |= {"live": first.live, "total": first.total, "name": first.name}
+    elif first.status is SourceStatus.FAILED:
+        text = f"waits until job {first.source} is retried and completes; it ended as {first.state}"
+    else:
+        text = f"waits for job {first.source}, which is {first.state}"
+    return Reason("depends", text, facts)
 
 
 def _unserved(job: JobRecord, queue: QueueDiagnostics) -> Iterator[Reason]:

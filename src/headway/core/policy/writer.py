@@ -18,6 +18,7 @@ def policy_data(policy: Policy) -> dict[str, Any]:
     reserve, ladder, tenants, task_keys = policy.reserve, policy.ladder, policy.tenants, keys.task_keys()
     return {
         "promotion": policy.promotion,
+        "release": policy.release,
         "default_lane": policy.default_lane,
         **_fields(policy, keys.POLICY),
         "reserve": {"lanes": sorted(reserve.lanes), "slots": reserve.slots, **_fields(reserve, keys.RESERVE)},

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
-
 from headway.core.job import ClassKey, JobId, State, check_move
 from headway.core.lease import Lease, ReportStatus
 from headway.core.policy.ladder import fit_rung
 from headway.core.policy.wait_reasons import blocked_queue_reason
 from headway.core.snapshot import Plan, PlanWalk, Take
 from headway.core.worker import WorkerInfo, WorkerState
+from headway.core.workflow import batch_reason
 from headway.runtime.immediate import run_now
 from headway.stores.base import LEASE_CHANNEL, Exchange, ExchangeReply
 from headway.stores.claim_loop import claim_class, claim_takes
@@ -20,6 +19,7 @@ from headway.stores.memory.query import snapshot
 from headway.stores.memory.queue import ClassQueue
 from headway.stores.memory.record import StoredJob, lease_of, transient_lease
 from headway.stores.memory.state import MemoryState
+from headway.stores.memory.workflow import settle_edges
 
 
 def exchange(state: MemoryState, request: Exchange) -> ExchangeReply:
@@ -32,6 +32,7 @@ def exchange(state: MemoryState, request: Exchange) -> ExchangeReply:
         record = state.jobs.get(note.job_id)
         if record and record.state is State.EXECUTING and record.token == note.token:
             record.progress, record.note = note.fraction, note.note
+    settle_edges(state)
     promote_due(state)
     worker = state.workers.get(request.worker_id) if request.worker_id else None
     outdated = _outdated(state, request.plan)
@@ -43,6 +44,7 @@ def exchange(state: MemoryState, request: Exchange) -> ExchangeReply:
     if not outdated and worker is not None and request.plan is not None and worker.lease_ends_at > state.now_at:
         leases, more = _claim(state, worker, request.claim_id, request.plan)
         _note_waiting(state, worker, request, got_nothing=not leases and not more)
+    more = settle_edges(state) or more
     state.changed += [report.job_id for report in request.finished]
     state.changed += [lease.job_id for lease in leases]
     state.changed += [note.job_id for note in request.progress]
@@ -93,7 +95,6 @@ def _claim(state: MemoryState, worker: WorkerInfo, claim_id: bytes, plan: Plan) 
 class _WaitingRecords:
     """The waiting jobs of a class, from the front of its queue and its open blocked queues."""
 
-    times = attrgetter("eligible_at", "expires_at")
     on_ladder = True
 
     def __init__(self, state: MemoryState, key: ClassKey, worker: WorkerInfo, claim_id: bytes) -> None:
@@ -108,8 +109,14 @@ class _WaitingRecords:
         first = self._queue.first(self._state.now_at)
         return [] if first is None else [self._state.by_seq[first[1]]]
 
+    def times(self, record: StoredJob) -> tuple[int | None, int | None]:
+        is_cancelled = self._state.is_cancelled(record.batch_id)
+        return record.eligible_at, 0 if is_cancelled else record.expires_at
+
     async def expire(self, record: StoredJob) -> None:
-        finish.end_queued(self._state, record, "expired")
+        batch_id = record.batch_id
+        is_cancelled = self._state.is_cancelled(batch_id)
+        finish.end_queued(self._state, record, batch_reason(batch_id or "") if is_cancelled else "expired")
         self._state.changed.append(record.new.job_id)
 
     async def has_room(self) -> bool:

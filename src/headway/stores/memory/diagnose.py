@@ -14,11 +14,12 @@ from headway.stores.memory.limits import keys_of, next_start_at
 from headway.stores.memory.query import snapshot, workers
 from headway.stores.memory.record import job_of
 from headway.stores.memory.state import MemoryState
+from headway.stores.memory.workflow import read_upstreams
 
 
 def diagnose(state: MemoryState) -> QueueDiagnostics:
     executing = tuple(
-        RunningJob(r.new.task, r.new.lane, r.worker_id or "", r.started_at or 0, r.held)
+        RunningJob(r.new.task, r.new.lane, r.worker_id or "", r.started_at or 0, r.limits_held)
         for _, r in sorted(state.executing.items())
     )
     in_order = tuple(sorted(workers(state), key=lambda worker: worker.worker_id))
@@ -33,7 +34,10 @@ def diagnose_job(state: MemoryState, job_id: JobId) -> JobDiagnostics | None:
     job, diagnostics = job_of(record, state.now_at), diagnose(state)
     if record.state is not State.QUEUED or record.due_at is not None:
         intervals = [interval for interval in state.wait_intervals if interval.key == record.class_key]
-        return JobDiagnostics(job, diagnostics, queue.fair, waited_ms=waited_ms(job, intervals))
+        upstreams = tuple(read_upstreams(state, record, results=False)) if record.held else ()
+        return JobDiagnostics(
+            job, diagnostics, queue.fair, upstreams=upstreams, waited_ms=waited_ms(job, intervals)
+        )  # fmt: skip
     places = queue.blocked[record.blocked_by] if record.blocked_by else queue.front
     ahead = [state.by_seq[seq] for _, seq in places[: bisect_left(places, record.place)]]
     own = [other for other in ahead if queue.fair and other.tenant == record.tenant]

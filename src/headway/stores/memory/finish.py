@@ -39,7 +39,7 @@ def finish(state: MemoryState, report: Report) -> ReportStatus:
     del state.executing[record.seq]
     release(state, record)
     state.queue(record.class_key).forget(record.order_key, record.tenant)
-    record.state = report.state
+    record.state, before = report.state, record.state
     record.attempts, record.crashes = report.attempts, report.crashes
     record.error, record.reason = report.error, report.reason
     state.count(counted_as(report))
@@ -50,6 +50,7 @@ def finish(state: MemoryState, report: Report) -> ReportStatus:
         record.result, record.result_error = report.result, report.result_error
         record.finished_at = state.now_at
         state.free_unique_key(record)
+        state.moved(record, before)
     return ReportStatus.OK
 
 
@@ -76,7 +77,7 @@ def cancel(state: MemoryState, record: StoredJob, reason: str) -> None:
 
 def end_queued(state: MemoryState, record: StoredJob, reason: str) -> None:
     """Cancel a job that waits."""
-    delayed = record.due_at is not None
+    delayed, held = record.due_at is not None, record.held
     leave_queue(state, record)
     if not delayed:
         state.queues[record.class_key].forget(record.order_key, record.tenant)
@@ -84,13 +85,14 @@ def end_queued(state: MemoryState, record: StoredJob, reason: str) -> None:
     record.state, record.reason, record.finished_at = State.CANCELLED, reason, state.now_at
     state.free_unique_key(record)
     state.count(State.CANCELLED.value)
+    state.moved(record, State.QUEUED, was_held=held)
 
 
 def reschedule(state: MemoryState, record: StoredJob, lane: str | None, *, now: bool) -> None:
     """Move a queued job to another lane, or let a delayed one run now."""
     key, due_at = record.class_key, record.due_at
     moved = key if lane is None else key._replace(lane=lane)
-    if record.state is not State.QUEUED or (moved == key and (due_at is None or not now)):
+    if record.state is not State.QUEUED or record.held or (moved == key and (due_at is None or not now)):
         return
     leave_queue(state, record)
     if due_at is None:
@@ -102,12 +104,22 @@ def reschedule(state: MemoryState, record: StoredJob, lane: str | None, *, now: 
         make_ready(state, record, state.now_at, number=state.next_sequence())
 
 
-def retry(state: MemoryState, record: StoredJob) -> None:
+def retry(state: MemoryState, record: StoredJob, *, alone: bool = False) -> None:
     """Queue a job that ended badly again, unless another job uses its unique key now."""
-    key = record.new.unique_key
-    if not record.state.ended or record.state is State.COMPLETED or key in state.unique:
+    if not record.state.ended or record.state is State.COMPLETED or record.new.unique_key in state.unique:
         return
     check_move(record.state, State.QUEUED)
+    before = record.state
+    reset(state, record)
+    make_ready(state, record, state.now_at, number=state.next_sequence())
+    state.moved(record, before)
+    if alone:
+        state.unsettled.pop(record.new.job_id, None)
+
+
+def reset(state: MemoryState, record: StoredJob) -> None:
+    """Make an ended job as it was before its first attempt, but for its history and epoch."""
+    key = record.new.unique_key
     record.state = State.QUEUED
     record.attempts = record.crashes = 0
     record.timeout_ms = record.new.timeout_ms
@@ -116,4 +128,3 @@ def retry(state: MemoryState, record: StoredJob) -> None:
     record.progress = record.note = record.result = record.result_error = record.error = record.reason = None
     if key is not None:
         state.unique[key] = record.new.job_id
-    make_ready(state, record, state.now_at, number=state.next_sequence())

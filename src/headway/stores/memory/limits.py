@@ -53,8 +53,8 @@ def block(state: MemoryState, queue: ClassQueue, record: StoredJob, key: str, op
 
 def hold(state: MemoryState, record: StoredJob) -> None:
     """Count a lease against the limits in force."""
-    record.held = tuple(key for key, rule in keys_of(state, record) if rule.concurrency is not None)
-    for key in record.held:
+    record.limits_held = tuple(key for key, rule in keys_of(state, record) if rule.concurrency is not None)
+    for key in record.limits_held:
         state.holders.setdefault(key, set()).add(record.seq)
 
 
@@ -67,13 +67,13 @@ def use_rates(state: MemoryState, record: StoredJob) -> None:
 
 def release(state: MemoryState, record: StoredJob) -> None:
     """Release the counters and the rung of a lease that has ended, and open the queues that waited for them."""
-    for key in record.held:
+    for key in record.limits_held:
         state.holders[key].discard(record.seq)
         for class_key, queue in state.queues.items():
             if key in queue.blocked and key not in queue.opens:
                 queue.opens[key] = 0
                 state.eligible.append(class_key)
-    record.held = ()
+    record.limits_held = ()
     record.assigned = None
     state.eligible += classes_with_room(state, record)
 

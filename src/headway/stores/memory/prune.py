@@ -29,7 +29,9 @@ def prune(state: MemoryState, keep: Keep, limit: int) -> int:
     old = [
         record
         for record in state.by_seq.values()
-        if record.state.ended and (record.finished_at or 0) + kept_ms[record.state] <= state.now_at
+        if record.state.ended
+        and (record.finished_at or 0) + kept_ms[record.state] <= state.now_at
+        and not state.is_needed(record)
     ][:limit]
     for record in old:
         state.forget(record)
@@ -40,6 +42,7 @@ def prune(state: MemoryState, keep: Keep, limit: int) -> int:
     for scope in used_up[:limit]:
         del state.idempotent[scope]
     _prune_workers(state)
+    _prune_batches(state, keep)
     state.wait_intervals = [i for i in state.wait_intervals if i.until_at + WAIT_INTERVALS_KEPT_MS > state.now_at]
     state.rates = {key: reached_us for key, reached_us in state.rates.items() if reached_us > state.now_at * 1_000}
     return len(expired) + len(old) + len(excess)
@@ -57,7 +60,7 @@ def _excess(state: MemoryState, keep: Keep) -> list[StoredJob]:
     for job_state, count in most.items():
         ended = state.in_state(job_state) if count else []
         ended.sort(key=lambda record: (record.finished_at or 0, record.seq))
-        found += ended[: max(0, len(ended) - count)]
+        found += [record for record in ended[: max(0, len(ended) - count)] if not state.is_needed(record)]
     return found
 
 
@@ -70,12 +73,28 @@ def _prune_workers(state: MemoryState) -> None:
             state.claims.pop(worker.worker_id, None)
 
 
+def _prune_batches(state: MemoryState, keep: Keep) -> None:
+    """Remove ended batches that have no member left, and that no live job waits for."""
+    for batch in list(state.batches.values()):
+        kept_ms = 0 if batch.total else keep.completed_ms
+        if batch.finished_at is None or batch.members or batch.finished_at + kept_ms > state.now_at:
+            continue
+        if any(child in state.batches for child in batch.child_ids) or state.has_live_dependant(batch.new.batch_id):
+            continue
+        del state.batches[batch.new.batch_id]
+        if batch.new.key is not None:
+            del state.batch_keys[batch.new.tenant or "", batch.new.key]
+
+
 def purge(state: MemoryState, states: Sequence[State], job_ids: Sequence[JobId] | None, limit: int) -> int:
     wanted = None if job_ids is None else set(job_ids)
     gone = [
         record
         for record in state.by_seq.values()
-        if record.state.ended and record.state in states and (wanted is None or record.new.job_id in wanted)
+        if record.state.ended
+        and record.state in states
+        and (wanted is None or record.new.job_id in wanted)
+        and not state.is_needed(record)
     ][:limit]
     for record in gone:
         state.forget(record)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from headway.core.job import ClassKey, JobId, JobRecord, State
 from headway.core.snapshot import ClassView, Snapshot
 from headway.core.worker import WorkerInfo
+from headway.core.workflow import HELD_AT
 from headway.stores.base import (
     WAITING_COUNTED,
     BlockedStats,
@@ -72,7 +73,7 @@ def snapshot(state: MemoryState) -> Snapshot:
         oldest_at, blocked = now_at if listed else None, state.rule_index.blocked_reason(key.lane, key.rung, None)
         views.append(ClassView(key, waiting, oldest_at, head, False, blocked))
     soon = [open_at for queue in state.queues.values() for open_at in queue.opens.values() if open_at > now_at]
-    soon += [due_at for due_at, _ in state.delayed[:1]]
+    soon += [due_at for due_at, _ in state.delayed[:1] if due_at < HELD_AT]
     views.sort(key=lambda view: key_order(view.key))
     return Snapshot(now_at, tuple(views), min(soon, default=None), running)
 
@@ -83,6 +84,8 @@ def stats(state: MemoryState) -> Stats:
         lane = lanes.get(record.class_key.lane, LaneStats())
         if record.state is State.EXECUTING:
             lane = lane._replace(executing=lane.executing + 1)
+        elif record.state is State.QUEUED and record.held:
+            lane = lane._replace(held=lane.held + 1)
         elif record.state is State.QUEUED and record.due_at is not None:
             lane = lane._replace(delayed=lane.delayed + 1)
         elif record.state is State.QUEUED:

@@ -10,6 +10,7 @@ from headway.core.lease import Lease
 from headway.core.policy.document import Ladder
 from headway.core.policy.ladder import budget_of
 from headway.core.worker import WorkerInfo
+from headway.core.workflow import HELD_AT, BatchId
 from headway.stores.base import JobQuery
 from headway.stores.memory.queue import QueuePlace
 
@@ -29,7 +30,7 @@ class StoredJob:
     blocked_at: int = 0
     blocked_for: str | None = None
     blocked_ms: int = 0
-    held: tuple[str, ...] = ()
+    limits_held: tuple[str, ...] = ()
     assigned: str | None = None
     due_at: int | None = None
     eligible_at: int | None = None
@@ -49,6 +50,13 @@ class StoredJob:
     error: JobError | None = None
     reason: str | None = None
     history: list[Attempt] = field(default_factory=list)
+    batch_id: BatchId | None = None
+    own_due_at: int = 0  # Until when a delay of its own lasts, once it is no longer held.
+    to_back: bool = False  # A released job goes to the back of its queue.
+
+    @property
+    def held(self) -> bool:
+        return self.due_at == HELD_AT
 
     @property
     def place(self) -> QueuePlace:
@@ -66,7 +74,7 @@ def lease_of(record: StoredJob, ladder: Ladder) -> Lease:
         record.attempts, record.crashes, new.max_retries, record.timeout_ms, new.timeout_ms, new.retry,
         record.started_at or 0, record.cancel_at is not None, record.class_key.needs, record.worker_id or "",
         record.class_key.rung, record.assigned, budget_of(ladder, record.assigned), record.submitted_at,
-        record.eligible_at or 0,
+        record.eligible_at or 0, record.batch_id,
     )  # fmt: skip
 
 
@@ -96,7 +104,7 @@ def job_of(record: StoredJob, now_at: int) -> JobRecord:
         crashes=record.crashes,
         epoch=record.epoch,
         submitted_at=record.submitted_at,
-        due_at=record.due_at,
+        due_at=None if record.held else record.due_at,
         eligible_at=record.eligible_at,
         started_at=record.started_at,
         finished_at=record.finished_at,
@@ -118,6 +126,8 @@ def job_of(record: StoredJob, now_at: int) -> JobRecord:
         blocked_for=record.blocked_for if record.started_at is not None else None,
         blocked_ms=record.blocked_ms if record.started_at is not None else 0,
         assigned=record.assigned,
+        held=record.held,
+        batch_id=record.batch_id,
         seen_at=now_at,
     )
 

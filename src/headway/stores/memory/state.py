@@ -4,17 +4,52 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from headway.core.job import ClassKey, JobId, NewJob, State
 from headway.core.policy.enforced import RuleIndex
 from headway.core.policy.wait_reasons import WaitInterval
 from headway.core.worker import WorkerInfo, WorkerState, serves
+from headway.core.workflow import SETTLED_MAX, BatchId, Edge, NewBatch, ending
 from headway.stores.base import JOB_CHANNEL, Document
 from headway.stores.memory.queue import ClassQueue
 from headway.stores.memory.record import StoredJob
 from headway.stores.notifications import LocalSubscription
 from headway.stores.rule_codec import RuleReader
+
+
+@dataclass(slots=True)
+class StoredEdge:
+    """An edge, by the numbers of itself and of its dependant."""
+
+    number: int
+    target: int
+    edge: Edge
+    satisfied: bool = False
+
+
+@dataclass(slots=True)
+class StoredBatch:
+    """A batch with its counts, its members in the order of adding, and its child batches."""
+
+    new: NewBatch
+    seq: int
+    created_at: int
+    open: bool
+    total: int = 0
+    counts: Counter[str] = field(default_factory=Counter)  # live, children, held, and each kind of ending.
+    failing: bool = False
+    round: int = 1
+    cancel_at: int | None = None
+    finished_at: int | None = None
+    members: list[int] = field(default_factory=list)
+    child_ids: list[BatchId] = field(default_factory=list)
+
+    @property
+    def completed(self) -> bool:
+        """Whether no member has ended badly."""
+        return not (self.counts["failed"] or self.counts["cancelled"])
+
 
 MINUTE = 60_000  # Milliseconds. Counters are kept by minute, so that ``Stats.recent`` can leave out older ones.
 
@@ -45,12 +80,23 @@ class MemoryState:
         self.wait_intervals: list[WaitInterval] = []
         self.counters: Counter[tuple[int, str]] = Counter()  # By minute and name.
         self.subscriptions: dict[str, list[LocalSubscription]] = {}
+        self.batches: dict[BatchId, StoredBatch] = {}
+        self.batch_keys: dict[tuple[str, str], BatchId] = {}  # By tenant and key.
+        self.edges_from: dict[str, list[StoredEdge]] = {}  # By source, in the order of adding.
+        self.edges_to: dict[int, list[StoredEdge]] = {}  # By dependant, in the order given.
+        self.steps: dict[JobId, dict[str, bytes]] = {}
+        self.unsettled: dict[str, int] = {}  # By source: the number of the last edge that was settled.
+        self.uncancelled: dict[BatchId, int] = {}  # By cancelled batch: the last member that was cancelled.
+        self.changed_counts: dict[BatchId, Counter[str]] = {}  # What the verb adds to the counts of each batch.
+        self.edges_left = 0  # How many edges the verb may still settle.
         self._sequence = 0
+        self._edges = 0
 
     def begin(self, now_at: int) -> None:
         """Start a verb at a moment of the store's clock."""
         self.now_at = now_at
         self.eligible, self.changed = [], []
+        self.edges_left = SETTLED_MAX
 
     def settle(self, *, but: str | None = None) -> None:
         """Wake a waiting worker for each eligible job, but not the caller, and notify the watchers of changed jobs."""
@@ -70,6 +116,33 @@ class MemoryState:
                 del self.waiting[worker_id]
                 self.notify(worker_id)
 
+    def wake_any(self) -> None:
+        """Wake one waiting worker, whatever it offers, to settle what a verb has left."""
+        for worker_id in self.waiting:
+            if worker_id in self.workers and self.workers[worker_id].lease_ends_at > self.now_at:
+                del self.waiting[worker_id]
+                self.notify(worker_id)
+                return
+
+    def moved(self, record: StoredJob, before: State, *, was_held: bool = False) -> None:
+        """Note that a job has ended, or is live again, for its batch and its dependants."""
+        if record.new.job_id in self.edges_from:
+            self.unsettled[record.new.job_id] = 0
+        if record.batch_id is not None and before.ended != record.state.ended:
+            change = self.changed_counts.setdefault(record.batch_id, Counter())
+            if record.state.ended:
+                change["live"] -= 1
+                change["held"] -= was_held
+                change[ending(record.state)] += 1
+                change["bad"] += record.state is not State.COMPLETED
+            else:
+                change["live"] += 1
+                change["held"] += record.held
+                change[ending(before)] -= 1
+
+    def is_cancelled(self, batch_id: BatchId | None) -> bool:
+        return batch_id is not None and self.batches[batch_id].cancel_at is not None
+
     def notify(self, name: str, job_ids: Iterable[JobId] = ()) -> None:
         for subscription in self.subscriptions.get(name, ()):
             subscription.notify(job_ids)
@@ -87,6 +160,10 @@ class MemoryState:
     def next_sequence(self) -> int:
         self._sequence += 1
         return self._sequence
+
+    def next_edge(self) -> int:
+        self._edges += 1
+        return self._edges
 
     def count(self, what: str, count: int = 1) -> None:
         """Add to a counter of the current minute."""
@@ -118,9 +195,27 @@ class MemoryState:
     def forget(self, record: StoredJob) -> None:
         del self.jobs[record.new.job_id]
         del self.by_seq[record.seq]
+        self.steps.pop(record.new.job_id, None)
+        for edge in self.edges_to.pop(record.seq, ()):
+            self.edges_from[edge.edge.source].remove(edge)
+            if not self.edges_from[edge.edge.source]:
+                del self.edges_from[edge.edge.source]
+        if record.batch_id is not None:
+            self.batches[record.batch_id].members.remove(record.seq)
 
     def is_past(self, moment_at: int | None) -> bool:
         return moment_at is not None and moment_at <= self.now_at
+
+    def is_needed(self, record: StoredJob) -> bool:
+        """Return whether a live job may still read the result of an ended one."""
+        if self.has_live_dependant(record.new.job_id):
+            return True
+        if record.batch_id is None:
+            return False
+        return self.batches[record.batch_id].finished_at is None or self.has_live_dependant(record.batch_id)
+
+    def has_live_dependant(self, source: str) -> bool:
+        return any(not self.by_seq[edge.target].state.ended for edge in self.edges_from.get(source, ()))
 
     def in_state(self, state: State) -> list[StoredJob]:
         """Return the jobs in a state, in the order of submission."""

@@ -13,9 +13,10 @@ from headway.core.policy.document import Keep
 from headway.core.policy.ladder import Preemption
 from headway.core.snapshot import Snapshot
 from headway.core.worker import WorkerState
+from headway.core.workflow import BatchId, BatchQuery, BatchRecord, Graph, GraphReply, Step, Upstream, check_graph
 from headway.stores import base
 from headway.stores.clock import SteadyClock
-from headway.stores.memory import claim, diagnose, finish, heartbeat, prune, submit
+from headway.stores.memory import claim, diagnose, finish, heartbeat, prune, submit, workflow
 from headway.stores.memory import query as reads
 from headway.stores.memory.limits import adopt_rules
 from headway.stores.memory.state import MemoryState
@@ -86,16 +87,18 @@ class MemoryStore:
                 if record := state.jobs.get(job_id):
                     finish.cancel(state, record, reason)
                 states.append(record.state if record else None)
+            workflow.settle_edges(state)
             state.changed += job_ids
             return states
 
-    async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
+    async def retry(self, job_ids: Sequence[JobId], *, alone: bool = False) -> list[State | None]:
         with self._transaction() as state:
             states: list[State | None] = []
             for job_id in job_ids:
                 if record := state.jobs.get(job_id):
-                    finish.retry(state, record)
+                    finish.retry(state, record, alone=alone)
                 states.append(record.state if record else None)
+            workflow.settle_edges(state)
             state.changed += job_ids
             return states
 
@@ -119,6 +122,47 @@ class MemoryStore:
     async def find(self, query: base.JobQuery) -> list[JobRecord]:
         with self._transaction() as state:
             return reads.find(state, query)
+
+    async def submit_graph(self, graph: Graph) -> GraphReply:
+        check_graph(graph)
+        check_jobs([node.job for node in graph.nodes])
+        with self._transaction() as state:
+            return workflow.submit_graph(state, graph)
+
+    async def close_batch(self, batch_id: BatchId) -> BatchRecord | None:
+        with self._transaction() as state:
+            return workflow.close(state, batch_id)
+
+    async def cancel_batch(self, batch_id: BatchId) -> BatchRecord | None:
+        with self._transaction() as state:
+            return workflow.cancel(state, batch_id)
+
+    async def get_batches(self, batch_ids: Sequence[BatchId]) -> list[BatchRecord | None]:
+        with self._transaction() as state:
+            return [workflow.batch_of(state, batch_id) for batch_id in batch_ids]
+
+    async def find_batches(self, query: BatchQuery) -> list[BatchRecord]:
+        with self._transaction() as state:
+            return workflow.find_batches(state, query)
+
+    async def members(
+        self, batch_id: BatchId, *, beyond: int = 0, states: Sequence[State] = (), limit: int = 500
+    ) -> list[JobRecord]:
+        with self._transaction() as state:
+            return workflow.members(state, batch_id, beyond, states, limit)
+
+    async def upstreams(self, job_ids: Sequence[JobId], *, results: bool = False) -> list[list[Upstream]]:
+        with self._transaction() as state:
+            found = [state.jobs.get(job_id) for job_id in job_ids]
+            return [[] if one is None else workflow.read_upstreams(state, one, results=results) for one in found]
+
+    async def record_step(self, step: Step) -> bool:
+        with self._transaction() as state:
+            return workflow.record_step(state, step)
+
+    async def steps(self, job_id: JobId) -> dict[str, bytes]:
+        with self._transaction() as state:
+            return dict(state.steps.get(job_id, {}))
 
     async def snapshot(self) -> Snapshot:
         with self._transaction() as state:
@@ -150,7 +194,9 @@ class MemoryStore:
 
     async def prune(self, keep: Keep, *, limit: int = 1_000) -> int:
         with self._transaction() as state:
-            return prune.prune(state, keep, limit)
+            touched = prune.prune(state, keep, limit)
+            workflow.settle_edges(state)
+            return touched
 
     async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:
         with self._transaction() as state:

@@ -10,6 +10,7 @@ from headway.core.lease import Lease
 from headway.core.policy.document import LimitRule, Policy
 from headway.core.policy.retry import Ending
 from headway.core.worker import WorkerInfo
+from headway.core.workflow import Step, Upstream
 from headway.dispatch.job_source import ClaimResult, FinishedRun
 from headway.observability.job_output import Chunk
 from headway.observability.outage import Outage
@@ -128,6 +129,18 @@ class Backend(Protocol):
 
     async def learn(self, *, idle: bool) -> bool:
         """Publish how long jobs took, if any has ended or the worker was ``idle`` for long. Return whether it did."""
+        ...
+
+    async def upstreams(self, lease: Lease) -> list[Upstream]:
+        """Read the sources of a running job with their results."""
+        ...
+
+    async def steps(self, lease: Lease) -> dict[str, bytes]:
+        """Read the steps that a running job has kept."""
+        ...
+
+    async def record_step(self, step: Step) -> bool:
+        """Keep a step of a running job. Return False if the lease has ended."""
         ...
 
     async def write_output(self, worker_id: str, lease: Lease, chunks: Sequence[Chunk]) -> None:

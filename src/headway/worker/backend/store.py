@@ -18,6 +18,7 @@ from headway.core.policy.document import Policy, reserved_slots
 from headway.core.policy.retry import Ending
 from headway.core.policy.writer import policy_data
 from headway.core.worker import WorkerInfo
+from headway.core.workflow import Step, Upstream
 from headway.dispatch.job_source import StoreJobSource
 from headway.estimates.costs import TaskCosts
 from headway.maintenance.recovery import end_worker
@@ -118,6 +119,15 @@ class StoreBackend:
             return False
         await self._durations.publish(self._store)
         return True
+
+    async def upstreams(self, lease: Lease) -> list[Upstream]:
+        return (await self._store.upstreams([lease.job_id], results=True))[0]
+
+    async def steps(self, lease: Lease) -> dict[str, bytes]:
+        return await self._store.steps(lease.job_id)
+
+    async def record_step(self, step: Step) -> bool:
+        return await self._store.record_step(step)
 
     async def write_output(self, worker_id: str, lease: Lease, chunks: Sequence[Chunk]) -> None:
         await write_output(self._store, lease.job_id, lease.epoch, chunks)

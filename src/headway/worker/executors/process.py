@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.client.codec import decode_result
-from headway.core.errors import JobError
+from headway.core.errors import HeadwayError, JobError, StepError
 from headway.core.log_event import LogEvent
 from headway.core.policy.retry import Crashed, Raised, Snoozed
+from headway.core.workflow import Step
 from headway.runtime.os_support import SUPERVISOR
 from headway.worker.active_job import ActiveJob
 from headway.worker.executors import wire
@@ -154,6 +155,8 @@ class _Child:
                 running.context.progress(message.fraction, message.note)
             elif isinstance(message, wire.PartialResult):
                 running.context.partial(Encoded(message.result, message.result_error))
+            elif isinstance(message, (wire.ReadSteps, wire.KeepStep)):
+                self.send(await _answer_step(message, running))
             elif isinstance(message, wire.JobEnd):
                 return message
 
@@ -203,6 +206,18 @@ class _Child:
             with contextlib.suppress(ValueError):
                 return f"the job's process died of signal {-code} ({signal.Signals(-code).name})"
         return f"the job's process exited with code {code}"
+
+
+async def _answer_step(message: wire.ReadSteps | wire.KeepStep, running: ActiveJob) -> wire.StepsReply:
+    """Read or keep a step for a job in its process."""
+    runtime, lease = running.context.runtime, running.lease
+    try:
+        if isinstance(message, wire.ReadSteps):
+            return wire.StepsReply(await runtime.steps(lease))
+        step = Step(lease.job_id, lease.seq, lease.token, message.key, message.value)
+        return wire.StepsReply(held=await runtime.record_step(step))
+    except HeadwayError as problem:
+        return wire.StepsReply(error=str(problem), refused=isinstance(problem, StepError))
 
 
 def _outcome(ended: wire.JobEnd) -> Any:

@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
 from typing import Any
 
@@ -18,9 +18,12 @@ from headway.client.app import Headway
 from headway.client.context import Context, current, job_facts
 from headway.client.invoke import invoke_async, invoke_plain
 from headway.client.loading import load_app
-from headway.core.errors import UnknownTask
+from headway.core.errors import StepError, StoreUnavailable, UnknownTask
+from headway.core.lease import Lease
 from headway.core.policy.retry import Raised, Returned, Snoozed
+from headway.core.workflow import Step
 from headway.observability.logs import configure_logs, flush_logs
+from headway.runtime.immediate import run_now
 from headway.runtime.os_support import adopt_orphans, die_with_parent, hide_from_programs
 from headway.runtime.supervisor import children
 from headway.worker.executors import wire
@@ -147,12 +150,13 @@ class _Context(Context):
 
     __slots__ = ("_channel", "_encode")
 
-    def __init__(self, run: wire.RunJob, channel: _Channel, encode: Callable[[Any], Returned]) -> None:
+    def __init__(self, app: Headway, run: wire.RunJob, channel: _Channel, encode: Callable[[Any], Returned]) -> None:
         super().__init__(
             run.lease(),
             {},
             lambda _, fraction, note: channel.send(wire.JobProgress(fraction, note)),
             read_messages=self._apply_budgets,
+            runtime=_ProcessRuntime(app, self._ask),
         )
         self._channel, self._encode = channel, encode
 
@@ -162,15 +166,44 @@ class _Context(Context):
 
     def _apply_budgets(self) -> None:
         for message in self._channel.pending():
-            if isinstance(message, wire.BudgetChange):
-                limit = message.limit_ms
-                self._lease = self._lease._replace(timeout_ms=limit)
-                if self._budget is not None:
-                    self._budget.shrink(self._started + limit / 1_000)
+            self._apply_budget(message)
+
+    def _apply_budget(self, message: Any) -> None:
+        if isinstance(message, wire.BudgetChange):
+            limit = message.limit_ms
+            self._lease = self._lease._replace(timeout_ms=limit)
+            if self._budget is not None:
+                self._budget.shrink(self._started + limit / 1_000)
+
+    def _ask(self, message: wire.ReadSteps | wire.KeepStep) -> wire.StepsReply:
+        """Send a question about steps to the runner and wait for the answer."""
+        self._channel.send(message)
+        while not isinstance(answer := self._channel.receive(), wire.StepsReply):
+            self._apply_budget(answer)
+        if answer.error is not None:
+            raise StepError(answer.error) if answer.refused else StoreUnavailable(answer.error)
+        return answer
+
+
+class _ProcessRuntime:
+    """Reads and keeps steps by messages to the runner, which blocks this process meanwhile."""
+
+    def __init__(self, app: Headway, ask: Callable[[wire.ReadSteps | wire.KeepStep], wire.StepsReply]) -> None:
+        self.app = app
+        self._ask = ask
+
+    async def steps(self, lease: Lease) -> dict[str, bytes]:
+        return self._ask(wire.ReadSteps()).steps
+
+    async def record_step(self, step: Step) -> bool:
+        return self._ask(wire.KeepStep(step.key, step.value)).held
+
+    def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return run_now(coroutine)
 
 
 def _call(task: Any, run: wire.RunJob, channel: _Channel, loop: asyncio.AbstractEventLoop) -> Any:
-    context = _Context(run, channel, lambda value: returned(value, task, run.largest))
+    context = _Context(task.app, run, channel, lambda value: returned(value, task, run.largest))
     current.set(context)
     args, kwargs = task.signature.decode(run.payload)
     if task.options.context:

@@ -39,18 +39,19 @@ class RunJob(msgspec.Struct, tag="run"):
     attempts: int
     limit_ms: int
     largest: int
+    batch_id: str | None = None
 
     @classmethod
     def of(cls, lease: Lease, largest: int) -> RunJob:
         return cls(
             lease.job_id, lease.task, lease.payload, lease.lane, lease.tenant, lease.trace_id, lease.epoch,
-            lease.attempts, lease.limit_ms, largest,
+            lease.attempts, lease.limit_ms, largest, lease.batch_id,
         )  # fmt: skip
 
     def lease(self) -> Lease:
         return Lease(
             JobId(self.job_id), 0, b"", self.task, self.payload, self.lane, self.tenant, self.trace_id, self.epoch,
-            self.attempts, 0, 0, self.limit_ms, self.limit_ms, RetryRule(), 0,
+            self.attempts, 0, 0, self.limit_ms, self.limit_ms, RetryRule(), 0, batch_id=self.batch_id,
         )  # fmt: skip
 
 
@@ -74,6 +75,26 @@ class BudgetChange(msgspec.Struct, tag="shrunk"):
     limit_ms: int
 
 
+class ReadSteps(msgspec.Struct, tag="read_steps"):
+    """The running job asks for the steps that it has kept."""
+
+
+class KeepStep(msgspec.Struct, tag="keep_step"):
+    """The running job keeps a step."""
+
+    key: str
+    value: bytes
+
+
+class StepsReply(msgspec.Struct, tag="steps"):
+    """The answer to ``ReadSteps`` and ``KeepStep``. ``error``: the store could not be reached, or refused the step."""
+
+    steps: dict[str, bytes] = {}
+    held: bool = True  # The lease of the job has not ended.
+    error: str | None = None
+    refused: bool = False  # The step exceeds a limit.
+
+
 class JobEnd(msgspec.Struct, tag="ended", kw_only=True):
     """The job has ended: it returned, raised, asked for a later run, or was cancelled."""
 
@@ -95,7 +116,10 @@ class LoadFailed(msgspec.Struct, tag="broken"):
     message: str
 
 
-Message = LoadApp | AppLoaded | RunJob | JobProgress | PartialResult | BudgetChange | JobEnd | LoadFailed
+Message = (
+    LoadApp | AppLoaded | RunJob | JobProgress | PartialResult | BudgetChange | ReadSteps | KeepStep | StepsReply
+    | JobEnd | LoadFailed
+)  # fmt: skip
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)

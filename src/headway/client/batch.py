@@ -1,0 +1,305 @@
+"""Batches: counted sets of jobs, and the results of their members."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, TypeVar, cast, get_args
+
+from headway.client.client import BATCH
+from headway.client.codec import decode_result
+from headway.client.context import current
+from headway.client.graph import new_batch_id
+from headway.client.job import Job
+from headway.client.links import Link, Reference, merge_links
+from headway.client.portal import Portal, blocking
+from headway.client.settings import seconds
+from headway.client.task import Call, Task
+from headway.core.errors import BatchNotFound, ConfigError, JobError, ResultTimeout
+from headway.core.job import JobRecord, State
+from headway.core.workflow import BatchId, BatchRecord, EdgeRule, Graph, NewBatch
+from headway.security.audit import PYTHON
+from headway.security.audited_store import audited
+from headway.stores.base import JOB_CHANNEL
+
+if TYPE_CHECKING:
+    from headway.client.app import Headway
+
+Q = ParamSpec("Q")
+R = TypeVar("R")
+S = TypeVar("S")
+
+PAGE = 500  # Members that are read at a time.
+CHECK_EVERY = 1.0  # Seconds between looks at a batch while no job changes,
+CHECK_PAUSE = 0.05  # and at least this long between two looks while many do.
+RETRY_MODES = ("failed", "failed_and_after", "all")
+RetryMode = Literal["failed", "failed_and_after", "all"]
+
+_BAD = (State.FAILED, State.DEAD_LETTER)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatus:
+    """The members of a batch in numbers. ``ends_in``: the expected seconds until all have ended, None if unknown."""
+
+    total: int
+    held: int
+    waiting: int
+    running: int
+    completed: int
+    failed: int
+    cancelled: int
+    ends_in: float | None = None
+    status: str = "running"  # open | running | completed | failed | cancelled
+
+    @property
+    def ended(self) -> bool:
+        return self.status not in ("open", "running")
+
+
+class Failure(NamedTuple):
+    """A member of a batch that did not complete."""
+
+    job: Job[Any]
+    state: State
+    error: JobError | None
+    reason: str | None
+
+
+class Results(Generic[R]):
+    """The results of a batch's completed members, in the order of adding. Reads them from the store in pages.
+
+    Iterate with ``for`` in plain functions and with ``async for`` in async ones. A task that runs after a batch
+    receives this as its first argument.
+    """
+
+    __slots__ = ("_app", "_kind", "batch_id")
+
+    def __init__(self, app: Headway, batch_id: str, kind: Any = Any) -> None:
+        self._app = app
+        self._kind = kind
+        self.batch_id = BatchId(batch_id)
+
+    async def __aiter__(self) -> AsyncIterator[R]:
+        async for job in self._members((State.COMPLETED,)):
+            yield decode_result(job.result, self._kind)
+
+    def __iter__(self) -> Iterator[R]:
+        return self._app.portal.iterate(aiter(self))
+
+    async def afailures(self) -> AsyncIterator[Failure]:
+        """Yield the members that ended without completing, in the order of adding."""
+        async for job in self._members((*_BAD, State.CANCELLED)):
+            yield Failure(self._app.job(job.job_id), job.state, job.error, job.reason)
+
+    def failures(self) -> Iterator[Failure]:
+        """Blocking twin of ``afailures``."""
+        return self._app.portal.iterate(self.afailures())
+
+    async def _members(self, states: tuple[State, ...]) -> AsyncIterator[JobRecord]:
+        store = await self._app.client.store()
+        beyond = 0
+        while page := await store.members(self.batch_id, beyond=beyond, states=states, limit=PAGE):
+            for job in page:
+                yield job
+            beyond = page[-1].seq
+
+    @staticmethod
+    def from_argument(annotation: Any, value: Any) -> Results[Any]:
+        """Return the results that a task receives as an argument. ``annotation`` is for example ``Results[int]``."""
+        context = current.get()
+        if context is None or not isinstance(value, dict) or not isinstance(value.get("batch_id"), str):
+            raise ValueError("the results of a batch can only be passed by batch.then")
+        return Results(context.app, value["batch_id"], next(iter(get_args(annotation)), Any))
+
+    def __repr__(self) -> str:
+        return f"Results({self.batch_id!r})"
+
+
+class Batch(Generic[R]):
+    """A counted set of jobs that can grow while any member lives. Other jobs can wait for it.
+
+    ``app.batch`` returns one. Inside ``with`` the batch is open. At the end of the block it is closed, and ends once
+    all its members have ended. If the block raises, a batch that it created is cancelled.
+    Every method exists twice: ``add`` blocks, ``aadd`` is async.
+    """
+
+    def __init__(self, app: Headway, new: NewBatch | None, batch_id: BatchId | None = None) -> None:
+        self._app = app
+        self._new = new
+        self._id = batch_id
+        self._created = False
+
+    @property
+    def id(self) -> BatchId:
+        if self._id is None:
+            raise ConfigError("this batch does not exist yet; write `with app.batch(…) as batch:`")
+        return self._id
+
+    # ------------------------------------------------------------------ filling
+
+    async def __aenter__(self) -> Batch[R]:
+        if self._new is None:
+            raise ConfigError(f"batch {self._id} exists already; app.batch(…) makes a new one")
+        reply = await self._app.client.submit_graph(Graph((), self._new))
+        self._id, self._created = reply.batch_id, reply.created
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        store = await self._app.client.store()
+        if kind is not None and self._created:
+            await store.cancel_batch(self.id)
+        else:
+            await store.close_batch(self.id)
+
+    def __enter__(self) -> Batch[R]:
+        return self._portal.run(self.__aenter__())
+
+    def __exit__(self, *problem: Any) -> None:
+        self._portal.run(self.__aexit__(*problem))
+
+    async def aadd(self, calls: Iterable[Call[R]]) -> None:
+        """Add jobs, a thousand per round trip. Raises ``BatchClosed`` if the batch has ended.
+
+        Calls that the given calls wait for become members too.
+        """
+        remaining = iter([calls] if isinstance(calls, Call) else calls)
+        while part := list(islice(remaining, BATCH)):
+            await self._app.submitter.submit_graph([self._inherit(call) for call in part], batch_id=self.id)
+
+    async def athen(
+        self, task: Task[Concatenate[Results[R], Q], S, Any], /, *args: Q.args, **kwargs: Q.kwargs
+    ) -> Job[S]:  # fmt: skip
+        """Run a task with the results of the batch as its first argument, once all members have completed."""
+        return await self._callback(task.call(cast("Results[R]", Reference(self.id)), *args, **kwargs), EdgeRule.CANCEL)
+
+    async def aon_failure(self, task: Task[Q, S, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Job[S]:
+        """Run a task once, when the first member has ended without completing."""
+        return await self._callback(task.call(*args, **kwargs), EdgeRule.ON_FAILURE)
+
+    async def aon_done(self, task: Task[Q, S, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Job[S]:
+        """Run a task once all members have ended, however they ended."""
+        return await self._callback(task.call(*args, **kwargs), EdgeRule.ON_DONE)
+
+    def then(self, task: Task[Concatenate[Results[R], Q], S, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Job[S]:
+        """Blocking twin of ``athen``."""
+        return self._portal.run(self.athen(task, *args, **kwargs))
+
+    def on_failure(self, task: Task[Q, S, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Job[S]:
+        """Blocking twin of ``aon_failure``."""
+        return self._portal.run(self.aon_failure(task, *args, **kwargs))
+
+    def on_done(self, task: Task[Q, S, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Job[S]:
+        """Blocking twin of ``aon_done``."""
+        return self._portal.run(self.aon_done(task, *args, **kwargs))
+
+    async def _callback(self, call: Call[S], rule: EdgeRule) -> Job[S]:
+        call = self._inherit(call._replace(links=merge_links(call.links, (Link(self.id, rule),))))
+        return (await self._app.submitter.submit_graph((call,)))[0]
+
+    def _inherit(self, call: Call[S]) -> Call[S]:
+        return call if self._new is None else call.inherit(call.new.lane, self._new.tenant)
+
+    # ------------------------------------------------------------------ reading
+
+    async def arecord(self) -> BatchRecord:
+        """Read the store's record, for Headway's own code. Applications use ``astatus``."""
+        (batch,) = await (await self._app.client.store()).get_batches([self.id])
+        if batch is None:
+            raise BatchNotFound(f"no batch {self.id} in the store; it may have been pruned", batch_id=self.id)
+        return batch
+
+    async def astatus(self) -> BatchStatus:
+        """Count the members by state. Raises ``BatchNotFound``."""
+        return batch_status(await self.arecord())
+
+    def results(self) -> Results[R]:
+        """Return the results of the completed members, read page by page while you iterate."""
+        return Results(self._app, self.id)
+
+    async def ajoin(self, timeout: float | timedelta | None = None) -> BatchStatus:
+        """Wait until the batch has ended. Raises ``ResultTimeout``."""
+        store = await self._app.client.store()
+        changes = store.subscribe(f"{JOB_CHANNEL}{uuid.uuid4()}")
+        try:
+            async with asyncio.timeout(None if timeout is None else seconds(timeout, "timeout")):
+                while not (status := await self.astatus()).ended:
+                    await changes.wait(CHECK_EVERY)
+                    await asyncio.sleep(CHECK_PAUSE)
+                return status
+        except TimeoutError:
+            raise ResultTimeout(f"batch {self.id} has not ended within {timeout} s; it continues") from None
+        finally:
+            changes.close()
+
+    # ------------------------------------------------------------------ changing
+
+    async def acancel(self) -> BatchStatus:
+        """Cancel the batch: no member starts any more, and running members are asked to stop."""
+        batch = await audited(await self._app.client.store(), PYTHON).cancel_batch(self.id)
+        if batch is None:
+            raise BatchNotFound(f"no batch {self.id} in the store; it may have been pruned", batch_id=self.id)
+        return batch_status(batch)
+
+    async def aclose(self) -> BatchStatus:
+        """Close the batch, so that it ends once all its members have ended. ``with`` does this."""
+        batch = await (await self._app.client.store()).close_batch(self.id)
+        if batch is None:
+            raise BatchNotFound(f"no batch {self.id} in the store; it may have been pruned", batch_id=self.id)
+        return batch_status(batch)
+
+    async def aretry(self, mode: RetryMode = "failed_and_after") -> int:
+        """Queue members again and return how many. Jobs that wait for the batch wait for it again.
+
+        ``failed`` retries the failed members alone, ``failed_and_after`` also restores the jobs that were cancelled
+        because of them, and ``all`` retries every member that did not complete.
+        """
+        return await retry_batch(self._app, await self.arecord(), mode, who=PYTHON)
+
+    add = blocking(aadd)
+    status = blocking(astatus)
+    record = blocking(arecord)
+    join = blocking(ajoin)
+    cancel = blocking(acancel)
+    close = blocking(aclose)
+    retry = blocking(aretry)
+
+    @property
+    def _portal(self) -> Portal:
+        return self._app.portal
+
+    def __repr__(self) -> str:
+        return f"Batch({self._id!r})"
+
+
+async def retry_batch(app: Headway, batch: BatchRecord, mode: str, *, who: str | None) -> int:
+    """Queue members of a batch again, page by page. Return how many."""
+    if mode not in RETRY_MODES:
+        raise ConfigError(f"a batch is retried by failed, failed_and_after or all, got {mode!r}")
+    store = await app.client.store()
+    states = (*_BAD, State.CANCELLED) if mode == "all" else _BAD
+    beyond = retried = 0
+    while page := await store.members(batch.batch_id, beyond=beyond, states=states, limit=PAGE):
+        beyond = page[-1].seq
+        after = await app.client.retry([job.job_id for job in page], who=who, alone=mode == "failed")
+        retried += sum(state is State.QUEUED for state in after)
+    return retried
+
+
+def batch_status(batch: BatchRecord) -> BatchStatus:
+    return BatchStatus(
+        batch.total, batch.held, batch.waiting, batch.running, batch.completed, batch.failed, batch.cancelled,
+        batch.ends_in, batch.status,
+    )  # fmt: skip
+
+
+def new_batch(name: str, key: str | None, tenant: str | None, parent: Batch[Any] | None) -> NewBatch:
+    """Return the batch that ``app.batch`` creates. Raises ``ConfigError`` for a name or key that is no text."""
+    for what, value in (("name", name), ("key", key), ("tenant", tenant)):
+        if value is not None and (not isinstance(value, str) or not 0 < len(value) <= 255):
+            raise ConfigError(f"the {what} of a batch must be text of 1 to 255 characters, got {value!r}")
+    return NewBatch(new_batch_id(), name, key, tenant, None if parent is None else parent.id)
