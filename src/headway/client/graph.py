@@ -21,9 +21,9 @@ def with_sources(calls: Sequence[Call[Any]]) -> list[Call[Any]]:
 
     A call inherits the lane and the tenant of the first call that it waits for.
     """
+    if not any(call.links for call in calls):
+        return list(calls)
     found = _collect(calls)
-    if not any(call.links for call in found.values()):
-        return list(found.values())
     index = {job_id: place for place, job_id in enumerate(found)}
     listed = list(found.values())
     sources = [[index[JobId(link.source_id)] for link in call.links if link.source_id in index] for call in listed]
@@ -54,14 +54,22 @@ def _collect(calls: Sequence[Call[Any]]) -> dict[JobId, Call[Any]]:
 
 def make_graph(calls: Sequence[Call[Any]], jobs: Sequence[NewJob], batch_id: BatchId | None) -> Graph:
     """Return the graph of calls and their jobs. Linked calls without ``batch_id`` get a batch of their own."""
-    nodes = [GraphNode(job, tuple(map(_edge, call.links))) for call, job in zip(calls, jobs, strict=True)]
-    inner = {str(job.job_id) for job in jobs}
+    nodes = [
+        GraphNode(job, tuple(map(_edge, call.links)) if call.links else ())
+        for call, job in zip(calls, jobs, strict=True)
+    ]
     create = None
-    if batch_id is None and any(edge.source in inner for node in nodes for edge in node.after):
+    if batch_id is None and _are_linked(nodes):
         tenants = {job.tenant for job in jobs}
         tenant = tenants.pop() if len(tenants) == 1 else None
         create = NewBatch(new_batch_id(), jobs[-1].task, tenant=tenant, open=False)
     return Graph(nodes, create, batch_id)
+
+
+def _are_linked(nodes: Sequence[GraphNode]) -> bool:
+    """Return whether a node waits for another one of the same graph."""
+    inner = {str(node.job.job_id) for node in nodes}
+    return any(edge.source in inner for node in nodes for edge in node.after)
 
 
 def _edge(link: Link) -> Edge:

@@ -246,12 +246,15 @@ def check_graph(graph: Graph) -> None:
     for index, node in enumerate(graph.nodes):
         if not node.job.persist:
             raise BadEdge(f"job {index} of the graph is transient, so it can neither wait nor be counted", index=index)
-        sources = {edge.source for edge in node.after}
+        if not node.after:
+            continue
         if len(node.after) > EDGES_MAX:
             text = f"job {index} of the graph waits for {len(node.after):,} others, at most {EDGES_MAX:,} are allowed"
             raise BadEdge(f"{text}; put them into a batch and wait for the batch", index=index)
-        if len(sources) < len(node.after):
+        if len({edge.source for edge in node.after}) < len(node.after):
             raise BadEdge(f"job {index} of the graph names a source twice", index=index)
+    if not any(node.after for node in graph.nodes):
+        return
     inner: dict[str, int] = {node.job.job_id: index for index, node in enumerate(graph.nodes)}
     run_order([[inner[edge.source] for edge in node.after if edge.source in inner] for node in graph.nodes])
 
