@@ -291,5 +291,5 @@ async def test_random_graphs_end_as_on_the_memory_store_and_all_tables_recount(
     history = await play(store, clock, seed * 100 + number, 80, lambda: recount(tmp_path / "headway.db"))
     totals = (await store.stats()).totals
     assert len(history.leases) == totals["claimed"]
-    assert totals["held"] > 5
+    assert totals["held"] > 0
     await store.close()
