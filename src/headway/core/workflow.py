@@ -281,7 +281,7 @@ def run_order(sources: Sequence[Sequence[int]]) -> list[int]:
 
 
 def check_step(key: str, value: bytes, steps: int, size: int) -> None:
-    """Raise ``StepError`` for a step that a job with so many ``steps``, of ``size`` bytes in all, cannot keep."""
+    """Raise ``StepError`` for a step that a job cannot keep beside its other ``steps`` of ``size`` bytes in all."""
     if len(value) > STEP_BYTES_MAX:
         raise StepError(f"the value of step {key!r} has {len(value):,} bytes, at most {STEP_BYTES_MAX:,} are kept")
     if steps >= STEPS_MAX:
