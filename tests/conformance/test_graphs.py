@@ -320,6 +320,37 @@ async def test_a_source_that_was_deduplicated_stands_for_the_job_that_exists(sto
     assert await run_all(store) == [known, last]
 
 
+async def test_two_sources_that_stand_for_one_job_are_one_source(store: Store) -> None:
+    await register(store)
+    known = await submit_one(store, a_job(unique_key="only"))
+    one, two = node(job=a_job(unique_key="only")), node(job=a_job(unique_key="only"))
+    *_, last = await submit_graph(store, one, two, node(one.job.job_id, two.job.job_id))
+    [upstreams] = await store.upstreams([last])
+    assert [upstream.source for upstream in upstreams] == [known]
+    assert await run_all(store) == [known, last]
+
+
+async def test_a_job_of_a_graph_may_stand_for_another_one_of_it(store: Store) -> None:
+    await register(store)
+    one, two = node(job=a_job(unique_key="only")), node(job=a_job(unique_key="only"))
+    first, second, last = await submit_graph(store, one, two, node(two.job.job_id))
+    assert first == second == one.job.job_id
+    assert await run_all(store) == [first, last]
+
+
+async def test_a_key_may_stand_for_a_job_that_was_pruned(store: Store, clock: ManualClock) -> None:
+    await register(store, lease_ms=10 * DAY_MS)
+    known = await submit_one(store, a_job(idempotency_key="once", idempotency_ms=10 * DAY_MS))
+    await run(store, known)
+    clock.advance(ms=3 * DAY_MS)
+    await store.prune(Keep())
+    again = node(job=a_job(idempotency_key="once"))
+    one, last = await submit_graph(store, again, node(again.job.job_id))
+    assert one == known
+    job = await the_job(store, last)
+    assert (job.state, job.reason) == (State.CANCELLED, f"upstream {known}")
+
+
 async def test_a_graph_that_is_submitted_twice_is_stored_once(store: Store) -> None:
     await register(store)
     first = node()

@@ -25,6 +25,7 @@ from headway.core.errors import (
     SessionClosed,
     Snooze,
     UnknownTask,
+    UpstreamFailed,
 )
 from headway.core.policy.retry import DELAY_MS_MAX, Ending, Raised, Returned, Snoozed, Stopped
 
@@ -72,7 +73,7 @@ def raised(error: BaseException, task: Task[Any, Any, Any] | None) -> Ending:
             return Raised(JobError(type="Discard", message=_cut(_text(error), MESSAGE_MAX), retriable=False))
         case SessionClosed():
             return Stopped("its client is gone")
-        case BadArguments() | UnknownTask():
+        case BadArguments() | UnknownTask() | UpstreamFailed():
             return Raised(describe(error, retriable=False))
         case CommandFailed() if not error.retriable:
             return Raised(describe(error, retriable=False))

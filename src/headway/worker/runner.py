@@ -17,7 +17,7 @@ from headway.client.app import Headway, Middleware
 from headway.client.context import NOTHING, Context
 from headway.client.inputs import fill_inputs, has_inputs
 from headway.client.task import Task, cron_key
-from headway.core.errors import JobError, StoreUnavailable, UpstreamFailed
+from headway.core.errors import JobError, StoreUnavailable
 from headway.core.lease import Lease
 from headway.core.log_event import LogEvent
 from headway.core.policy.document import INTERACTIVE, Policy, reserved_slots
@@ -431,10 +431,10 @@ class Runner:
     async def _fill_inputs(self, lease: Lease) -> bytes:
         """Return a job's arguments with the results of the jobs that it waited for."""
         try:
-            return fill_inputs(lease.payload, await self._backend.upstreams(lease))
-        except UpstreamFailed as problem:
-            error = JobError(type="UpstreamFailed", message=str(problem), retriable=False)
-            raise TaskFailed(Raised(error)) from None
+            upstreams = await self._backend.upstreams(lease)
+        except StoreUnavailable:  # Trouble of the store uses no attempt.
+            raise TaskFailed(Released("its inputs could not be read")) from None
+        return fill_inputs(lease.payload, upstreams)
 
     def _handed_in(self, slots: list[int]) -> None:
         """Free the slots whose reports the store has accepted."""

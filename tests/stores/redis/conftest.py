@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -106,6 +107,18 @@ async def recount(store: Store) -> Counter[State]:
     for state in (State.FAILED, State.CANCELLED, State.DEAD_LETTER):
         assert stats.kept.get(state.value, 0) == by_state[state]
     return by_state
+
+
+READS = {b"+hash": "HGETALL", b"+string": "GET", b"+set": "SMEMBERS", b"+list": "LRANGE 0 -1", b"+zset": "ZRANGE 0 -1"}
+
+
+def everything(server: Valkey) -> bytes:
+    """Read all that a server holds, but for what streams hold."""
+    found = b""
+    for key in re.findall(rb"\$\d+\r\n(.*?)\r\n", server.ask("KEYS", "*")):
+        command, *more = READS[server.ask("TYPE", key.decode()).strip()].split()
+        found += key + b"\n" + server.ask(command, key.decode(), *more)
+    return found
 
 
 async def drain(store: Store, worker_id: str = "drain") -> list[JobId]:

@@ -56,9 +56,9 @@ def test_a_reference_to_what_no_layout_has_fails(script: str) -> None:
 def test_layouts_are_what_stores_hold_already() -> None:
     # A change here is a change of the store's format.
     assert {layout.name: layout.size for layout in LAYOUTS.values()} == {
-        "job": 21, "new_job": 2, "lease": 81, "requeue": 81, "outcome": 19, "notes": 15, "attempt": 36, "report": 17,
+        "job": 22, "new_job": 3, "lease": 81, "requeue": 81, "outcome": 19, "notes": 15, "attempt": 36, "report": 17,
         "member": 16, "transient": 16, "blocked": 15, "blocked_head": 16, "share": 32, "completed": 15,
-        "idempotency": 15, "wait_interval": 30, "direct_lease": 47,
+        "idempotency": 15, "wait_interval": 30, "direct_lease": 47, "edge": 4, "step": 2, "steps": 6,
     }  # fmt: skip
     for field in ("token", "epoch", "class"):  # Scripts read these of either without asking which it is.
         assert LEASE[field] == REQUEUE[field]

@@ -26,13 +26,17 @@ LARGE = {
     "park",
     "rate",
     "stretch",
+    "batch",
+    "edge",
+    "dependant",
+    "step",
 }
 
 # These have to look at everything in a table, or walk it in order until their limit; the reason stands beside each.
 ALLOWED = {
     "find_queued": {"ready", "delayed"},  # No index by number is kept for what is queued: it would cost each claim.
     "purge_states": {"job"},  # An operator's verb, which may well remove everything.
-    "blocked_any": {"park"},  # The first entry of the index of open blocked queues, which are few.
+    "set_aside": {"park"},  # The first entry of the index of open blocked queues, which are few.
     "stats_kept": {"outcome"},  # Only the index of what ended badly.
 }
 
@@ -68,7 +72,12 @@ def test_no_statement_walks_a_large_table_without_need(connection: OwnFileConnec
     [
         ("claim_head", "SEARCH r USING PRIMARY KEY (class_id=? AND park=? AND (order_key,seq)>(?,?))"),
         ("delayed_due", "SEARCH d USING PRIMARY KEY (namespace_id=? AND due_at<?)"),
-        ("blocked_any", "SEARCH park USING PRIMARY KEY (namespace_id=?)"),
+        ("edges_from", "SEARCH e USING PRIMARY KEY (source_seq=? AND dependant_seq>?)"),
+        ("edges_to", "SEARCH e USING INDEX edge_dependant (dependant_seq=?)"),
+        ("members", "SEARCH j USING COVERING INDEX job_batch (batch_seq=? AND rowid>?)"),
+        ("members_next", "SEARCH j USING COVERING INDEX job_batch (batch_seq=? AND rowid>?)"),
+        ("batch_children", "SEARCH batch USING COVERING INDEX batch_parent (parent_seq=?)"),
+        ("find_batches", "SEARCH b USING INTEGER PRIMARY KEY (rowid<?)"),
         ("blocked_first", "SEARCH park USING COVERING INDEX park_open (class_id=?)"),
         ("ahead_own", "CO-ROUTINE (subquery-1)"),
         ("known_ids", "SEARCH job USING INDEX sqlite_autoindex_job_1 (job_id=? AND namespace_id=?)"),
@@ -88,7 +97,11 @@ def test_a_statement_begins_with_the_index_it_was_made_for(connection: OwnFileCo
 
 
 @pytest.mark.parametrize(
-    "name", ["claim_head", "delayed_due", "next_due", "find_any", "find_completed", "find_executing"]
+    "name",
+    [
+        *("claim_head", "delayed_due", "next_due", "find_any", "find_completed", "find_executing"),
+        *("edges_from", "members", "members_next", "find_batches", "steps"),
+    ],
 )
 def test_a_statement_in_the_order_of_its_index_sorts_nothing(connection: OwnFileConnection, name: str) -> None:
     assert not [step for step in plan_of(connection, name) if "TEMP B-TREE" in step]

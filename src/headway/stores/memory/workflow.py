@@ -52,9 +52,9 @@ def submit_graph(state: MemoryState, graph: Graph) -> GraphReply:
     same = {node.job.job_id: reply.job_id for node, reply in zip(graph.nodes, replies, strict=True)}
     added: list[tuple[int, StoredJob]] = []
     for index, (node, reply) in enumerate(zip(graph.nodes, replies, strict=True)):
-        record = state.jobs[reply.job_id]
         if reply.deduplicated or reply.job_id in known:
             continue
+        record = state.jobs[reply.job_id]
         added.append((index, record))
         record.own_due_at, record.to_back = own_due_at[index], graph.back
         if node.member and batch_id is not None:
@@ -64,14 +64,18 @@ def submit_graph(state: MemoryState, graph: Graph) -> GraphReply:
             batch.total += 1
             batch.counts["live"] += 1
             batch.counts["held"] += record.held
-        for source, rule in node.after:
-            _add_edge(state, record, same.get(JobId(source), source), rule)
+        sources: dict[str, EdgeRule] = {}
+        for source, rule in node.after:  # Two of them may stand for one job.
+            sources.setdefault(same.get(JobId(source), source), rule)
+        for source, rule in sources.items():
+            _add_edge(state, record, source, rule)
     for _, record in added:
         if record.held:
             state.count("held")
             _settle_dependant(state, record)
     settle_edges(state)
-    return GraphReply(replies, batch_id, create is not None)
+    created = graph.create is not None and batch_id == graph.create.batch_id  # By this verb, or when it was repeated.
+    return GraphReply(replies, batch_id, created)
 
 
 def _batch_of(state: MemoryState, graph: Graph) -> tuple[BatchId | None, NewBatch | None]:

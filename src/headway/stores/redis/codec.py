@@ -45,9 +45,13 @@ _SHORT = struct.Struct(">H")
 _LONG = struct.Struct(">I")
 _MEMBER = struct.Struct("16s")
 _HEAD = slice(JOB.at("flags"), JOB.size)
-# Jobs with an id as Headway makes them, and no extras but a tenant and limits, are read in one step: the moment of the
-# submit, the id, the length of the tail.
-_USUAL = {NEW_JOB.pack(flags, 36): flags for flags in range((JobFlag.TENANT | JobFlag.LIMITS) + 1)}
+# Jobs with an id as Headway makes them, and no extras but a tenant, limits and a batch, are read in one step: the
+# moment of the submit, the id, the length of the tail.
+_USUAL = {
+    NEW_JOB.pack(extras | marks, 36): extras
+    for extras in range((JobFlag.TENANT | JobFlag.LIMITS | JobFlag.BATCH) + 1)
+    for marks in (0, JobFlag.WAITS, JobFlag.SOURCE, JobFlag.WAITS | JobFlag.SOURCE)
+}
 _usual = struct.Struct(f">15s{JOB.size - JOB['submitted'].stop}x36sI")
 _read_usual, _USUAL_END = _usual.unpack_from, _usual.size
 _read_short = _SHORT.unpack_from
@@ -164,7 +168,7 @@ def pack_deferred(packed: Sequence[bytes | str | int]) -> bytes | None:
     if len(packed) != 4:
         return None
     _, kind, _, record = packed
-    if not isinstance(kind, bytes) or not isinstance(record, bytes) or record[0] or len(kind) > 0xFFFF:
+    if not isinstance(kind, bytes) or not isinstance(record, bytes) or len(kind) > 0xFFFF or NEW_JOB.unpack(record)[0]:
         return None
     return _SHORT.pack(len(kind)) + kind + record
 
@@ -218,6 +222,7 @@ class StaticFields(NamedTuple):
     expires_at: int | None
     unique_key: str | None
     idempotency_key: str | None
+    batch_id: str | None = None
 
 
 @lru_cache(maxsize=1_024)
@@ -261,7 +266,7 @@ def read_record(record: bytes) -> StaticFields:
     job_id = JobId(record[JOB.size : stop].decode())
     tail = len(record) - int.from_bytes(record[stop : stop + 4], "big")
     start = stop + 4
-    tenant = trace_id = unique_key = idempotency_key = expires_at = None
+    tenant = trace_id = unique_key = idempotency_key = expires_at = batch_id = None
     limits: tuple[str, ...] = ()
     if flags:
         cursor = _Cursor(record, start)
@@ -269,6 +274,8 @@ def read_record(record: bytes) -> StaticFields:
             tenant = cursor.text()
         if flags & JobFlag.LIMITS:
             limits = _texts(cursor.raw())
+        if flags & JobFlag.BATCH:
+            batch_id = cursor.text()
         if flags & JobFlag.EXPIRES:
             expires_at = submitted_at + cursor.number()
         if flags & JobFlag.UNIQUE:
@@ -286,7 +293,7 @@ def read_record(record: bytes) -> StaticFields:
     name, payload = read_text(record, tail)
     return StaticFields(
         submitted_at, job_id, _known_name(name), record[payload:], max_retries, timeout_ms, retry,
-        tenant, trace_id, limits, expires_at, unique_key, idempotency_key,
+        tenant, trace_id, limits, expires_at, unique_key, idempotency_key, batch_id,
     )  # fmt: skip
 
 
@@ -343,6 +350,8 @@ def read_held(record: bytes) -> LeaseRecord:
     worker_id = cursor.text()
     if flags & LeaseFlag.FAIR:
         cursor.raw()
+    if flags & LeaseFlag.BATCH:
+        cursor.raw()
     assigned = parked_for = None
     parked_ms = 0
     held: tuple[str, ...] = ()
@@ -389,7 +398,7 @@ def fresh_leases(
             if held is not None:
                 leases.append(make_lease(seq, record, held, key, ladder))
                 continue
-            tenant = trace_id = unreadable = None
+            tenant = trace_id = batch_id = unreadable = None
             try:
                 flags = _USUAL.get(record[_HEAD])
                 if flags is not None:  # The same as ``read_record``, in one step.
@@ -400,11 +409,15 @@ def fresh_leases(
                         tenant = record[start:body].decode()
                     if flags & JobFlag.LIMITS:
                         body += 2 + _read_short(record, body)[0]
+                    if flags & JobFlag.BATCH:
+                        start, body = body + 2, body + 2 + _read_short(record, body)[0]
+                        batch_id = _known_name(record[start:body])
                     name = tail + 2 + _read_short(record, tail)[0]
                     job_id, submitted_at, payload = JobId(raw_id.decode()), int(submitted), record[name:]
                     max_retries, asked_ms, retry, task = _known_terms(record[body:name], tail - body)
                 else:
                     fixed = read_record(record)
+                    batch_id = fixed.batch_id
                     submitted_at, job_id, task, payload, max_retries, asked_ms, retry, tenant, trace_id = fixed[:9]
             except DAMAGE as problem:
                 fixed, _ = try_record(record)
@@ -422,7 +435,7 @@ def fresh_leases(
                     _as_lease(  # A first attempt: the job has waited since its submit.
                         (job_id, seq, token, task, payload, lane, tenant, trace_id, 1, 1, 0, max_retries, asked_ms,
                          asked_ms, retry, now_at, False, needs, worker_id, rung, assigned, budget_ms, submitted_at,
-                         submitted_at, unreadable)
+                         submitted_at, batch_id, unreadable)
                     )
                 )  # fmt: skip
     return leases
@@ -438,7 +451,7 @@ def make_lease(
         fixed.job_id, seq, held.token, fixed.task, fixed.payload, key.lane, fixed.tenant, fixed.trace_id, held.epoch,
         held.attempts, held.crashes, fixed.max_retries, held.timeout_ms or fixed.timeout_ms, fixed.timeout_ms,
         fixed.retry, held.started_at, cancelled, key.needs, held.worker_id, key.rung, held.assigned,
-        budget_of(ladder, held.assigned), fixed.submitted_at, held.eligible_at, why or why_held,
+        budget_of(ladder, held.assigned), fixed.submitted_at, held.eligible_at, fixed.batch_id, why or why_held,
     )  # fmt: skip
 
 
@@ -529,7 +542,8 @@ def read_job(pieces: Sequence[bytes], now_at: int) -> JobRecord:
                 expires_at = None if where[REQUEUE.at("flags")] & RequeueFlag.NEVER_EXPIRES else expires_at
                 parts |= _back(where, fixed)
             if due:
-                parts["due_at"], parts["eligible_at"] = int(due), None
+                parts["eligible_at"] = None
+                parts |= {"held": True} if due == b"held" else {"due_at": int(due)}
             if parked:
                 parts["blocked_by"] = parked[BLOCKED["limit"]].decode()
         elif state is State.EXECUTING:
@@ -566,6 +580,7 @@ def read_job(pieces: Sequence[bytes], now_at: int) -> JobRecord:
         trace_id=fixed.trace_id,
         history=read_or((), lambda: _history(tries)),
         limits=fixed.limits,
+        batch_id=fixed.batch_id,
         seen_at=now_at,
         **parts,
     )
@@ -626,6 +641,15 @@ def _ended(record: bytes, fixed: StaticFields) -> tuple[dict[str, Any], bool]:
         "crashes": crashes,
     }  # fmt: skip
     return ended, bool(what[LEASE.at("flags")] & LeaseFlag.NEVER_EXPIRES)
+
+
+def read_result(outcome: bytes) -> bytes | None:
+    """Return the result that a job ended with."""
+    _, _, kind, length = OUTCOME.unpack(outcome)
+    rest = outcome[OUTCOME.size + length :]
+    if kind not in (b"E", b"P"):
+        return None
+    return _read_ending(rest[read_text(rest, NOTES.size)[1] :] if kind == b"P" else rest)[0]
 
 
 def _history(tries: bytes) -> tuple[Attempt, ...]:

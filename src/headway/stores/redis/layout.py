@@ -16,6 +16,7 @@ import struct
 # The code for Python's struct, and the function of common.lua that reads the number.
 _NUMBERS = {"u8": ("B", "byte"), "u16": ("H", "i2"), "u32": ("I", "i4"), "u48": ("6s", None)}
 _REST = "*"
+_LENGTH = struct.Struct(">H")
 _REFERENCE = re.compile(r"\$(?P<layout>\w+)(?:\.(?P<name>\w+)|\[(?P<range>[\w.]+)\]|(?={))")
 _OPENING, _CLOSING = "({[", ")}]"
 
@@ -96,13 +97,15 @@ class Layout:
 class JobFlag:
     """What else a job's record holds."""
 
-    TENANT, LIMITS, EXPIRES, UNIQUE, KEYED, TIMED, TRACE, TRANSIENT = 1, 2, 4, 8, 16, 32, 64, 128
+    TENANT, LIMITS, BATCH, EXPIRES, UNIQUE, KEYED, TIMED, TRACE = 1, 2, 4, 8, 16, 32, 64, 128
+    WAITS, SOURCE = 256, 512  # It has edges from other jobs, it has edges to other jobs.
+    TRANSIENT = 1024  # The highest, so that a script can compare.
 
 
 class LeaseFlag:
     """What else a lease's record holds, and what scripts must know when it ends."""
 
-    UNIQUE, FAIR, TERMS, NEVER_EXPIRES = 1, 2, 4, 8
+    UNIQUE, FAIR, TERMS, NEVER_EXPIRES, BATCH, SOURCE = 1, 2, 4, 8, 16, 32
 
 
 class RequeueFlag:
@@ -112,14 +115,15 @@ class RequeueFlag:
 
 
 _STAMP = "submitted:15 class:u32"
-_JOB = "flags:u8 id_length:u8"
-# What never changes about a job. Then its id, the length of the tail (4 bytes), extras in the order of the flags, a
-# body, and the tail: the task's name behind its length, and the payload. Scripts never read the body or the payload.
+_JOB = "flags:u16 id_length:u8"
+# What never changes about a job, but for the flag SOURCE. Then its id, the length of the tail (4 bytes), extras in the
+# order of the flags, a body, and the tail: the task's name behind its length, and the payload. Scripts never read the
+# body or the payload.
 JOB = Layout("job", f"{_STAMP} {_JOB}", JobFlag)
 NEW_JOB = Layout("new_job", _JOB, JobFlag)  # The same as a client sends it.
-# A job that executes. Then the worker. With FAIR the tenant. With TERMS the rung assigned, the kind of limit that
-# blocked the job and for how many milliseconds, and the limits that count the lease. A timeout of 0 is the one that
-# the job asked for.
+# A job that executes. Then the worker. With FAIR the tenant. With BATCH the batch. With TERMS the rung assigned, the
+# kind of limit that blocked the job and for how many milliseconds, and the limits that count the lease. A timeout of 0
+# is the one that the job asked for.
 LEASE = Layout(
     "lease",
     "token:16 epoch:u32 attempts:u16 crashes:u16 started:15 eligible:15 class:u32 order_key:16 timeout:u48 flags:u8",
@@ -146,12 +150,20 @@ SHARE = Layout("share", "order_key:16 member:16")  # Behind the tenant, in the o
 COMPLETED = Layout("completed", "finished:15 members:*")
 IDEMPOTENCY = Layout("idempotency", "expires:15")  # Then the digest behind its length, and the job's id.
 WAIT_INTERVAL = Layout("wait_interval", "started:15 ended:15 reason:*")
+EDGE = Layout("edge", "rule:1 satisfied:1 place:u16")  # The rule is a letter, the place the one among the job's edges.
+STEP = Layout("step", "place:u16 value:*")
+STEPS = Layout("steps", "count:u16 bytes:u32")  # Of all steps of a job.
 # A lease that the server sends with a wake-up. Then class, rung assigned and lease behind their lengths, and the job.
 DIRECT_LEASE = Layout("direct_lease", "now:15 claim:16 member:16")
 
 LAYOUTS: dict[str, Layout] = {
     layout.name: layout for layout in list(globals().values()) if isinstance(layout, Layout)
 }  # fmt: skip
+
+
+def pack_text(raw: bytes) -> bytes:
+    """Write a text behind its length, as scripts read it. Raises ``struct.error`` beyond 65,535 bytes."""
+    return _LENGTH.pack(len(raw)) + raw
 
 
 def read_text(record: bytes, at: int) -> tuple[bytes, int]:

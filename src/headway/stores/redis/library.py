@@ -12,8 +12,8 @@ from headway.stores.base import FORMAT
 from headway.stores.redis.layout import expand
 
 _PARTS = (
-    "common", "ordering", "blocked_queue", "limits", "deferred_submit", "finish", "claim", "snapshot", "exchange",
-    "submit", "query", "diagnose", "heartbeat", "documents", "prune", "register",
+    "common", "ordering", "blocked_queue", "limits", "deferred_submit", "workflow", "finish", "claim", "snapshot",
+    "exchange", "submit", "graph", "query", "batches", "diagnose", "heartbeat", "documents", "prune", "register",
 )  # fmt: skip
 
 

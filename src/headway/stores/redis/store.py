@@ -24,6 +24,20 @@ from headway.core.policy.retry import Released, judge
 from headway.core.policy.wait_reasons import GAP_MS, waited_ms
 from headway.core.snapshot import Plan, Snapshot
 from headway.core.worker import WorkerState
+from headway.core.workflow import (
+    STEP_BYTES_MAX,
+    STEPS_BYTES_MAX,
+    STEPS_MAX,
+    BatchId,
+    BatchQuery,
+    BatchRecord,
+    Graph,
+    GraphReply,
+    Step,
+    Upstream,
+    check_graph,
+    check_step,
+)
 from headway.stores.base import (
     FORMAT,
     RULES,
@@ -43,7 +57,7 @@ from headway.stores.base import (
     end_place,
     submit_within,
 )
-from headway.stores.redis import codec, replies
+from headway.stores.redis import codec, replies, workflow_codec
 from headway.stores.redis.client import Discovery, RedisClient
 from headway.stores.redis.connection import Endpoint, Login, RedisConnection, Unanswered, pack
 from headway.stores.redis.deferred_submit import DeferredSubmits
@@ -139,16 +153,18 @@ class RedisStore:
         if not jobs:
             return []
         check_jobs(jobs)
+        return replies.read_submitted(jobs, await self._submit_jobs("submit", jobs, codec.pack_jobs(jobs)))
+
+    async def _submit_jobs(self, function: str, jobs: Sequence[NewJob], packed: Sequence[bytes | str | int]) -> Any:
         once = not all(job.persist for job in jobs)  # A repeated transient job could not be recognised.
         try:
             async with asyncio.timeout(submit_within(self._timeout, jobs)):
-                reply = await self._submit(codec.pack_jobs(jobs), once=once)
+                return await self._submit(function, packed, once=once)
         except TimeoutError as problem:
             self._client.drop_if_silent()
             raise self._late() from problem
         except Unanswered as problem:
             raise StoreUnavailable(f"it is not known whether the jobs were taken: {problem}") from problem
-        return replies.read_submitted(jobs, reply)
 
     def submit_blocking(self, jobs: Sequence[NewJob]) -> list[SubmitReply] | None:
         check_jobs(jobs)
@@ -178,8 +194,8 @@ class RedisStore:
         words = self._client.function_call(function, self._meta, self._now(), *args)
         return self._thread_client.ask(address, pack(tuple(words)))
 
-    async def _submit(self, jobs: Sequence[bytes | str | int], *, once: bool) -> Any:
-        words = self._client.function_call("submit", self._meta, self._now(), *jobs)
+    async def _submit(self, function: str, packed: Sequence[bytes | str | int], *, once: bool) -> Any:
+        words = self._client.function_call(function, self._meta, self._now(), *packed)
         if not self._replicas:
             return await self._client.ask(*words, once=once)
         # WAIT covers the writes of its own connection. A repeated submit writes nothing, hence the HINCRBY.
@@ -248,8 +264,9 @@ class RedisStore:
         # A new class has one of the next numbers.
         queues = [f"{self._prefix}{queue}:{number}" for queue in ("w", "tr") for number in range(1, classes + 3)]
         return not await self._client.ask(
-            "EXISTS", *queues, self._deferred.key, f"{self._prefix}due", f"{self._prefix}parked"
-        )
+            "EXISTS", *queues, self._deferred.key,
+            *(f"{self._prefix}{name}" for name in ("due", "parked", "unsettled", "stopping")),
+        )  # fmt: skip
 
     # ------------------------------------------------------------------ workers and their leases
 
@@ -316,8 +333,8 @@ class RedisStore:
         words = [word for job_id, rung in amendments for word in (_encode_id(job_id), rung or "")]
         return [bool(done) for done in await self._call("preempt", *words)] if words else []
 
-    async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
-        return replies.read_states(await self._call("retry", *map(_encode_id, job_ids))) if job_ids else []
+    async def retry(self, job_ids: Sequence[JobId], *, alone: bool = False) -> list[State | None]:
+        return replies.read_states(await self._call("retry", int(alone), *map(_encode_id, job_ids))) if job_ids else []
 
     async def get(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
         if not job_ids:
@@ -364,6 +381,82 @@ class RedisStore:
             found += of_state[: query.limit]
         return sorted(found, key=end_place, reverse=True)[: query.limit]
 
+    # ------------------------------------------------------------------ workflows
+
+    async def submit_graph(self, graph: Graph) -> GraphReply:
+        check_graph(graph)
+        jobs = [node.job for node in graph.nodes]
+        check_jobs(jobs)
+        reply = await self._submit_jobs("submit_graph", jobs, workflow_codec.pack_graph(graph))
+        return workflow_codec.read_graph_reply(graph, reply)
+
+    async def close_batch(self, batch_id: BatchId) -> BatchRecord | None:
+        return await self._change_batch("close_batch", batch_id)
+
+    async def cancel_batch(self, batch_id: BatchId) -> BatchRecord | None:
+        return await self._change_batch("cancel_batch", batch_id)
+
+    async def _change_batch(self, function: str, batch_id: BatchId) -> BatchRecord | None:
+        now_at, fields = await self._call(function, _encode_id(batch_id))
+        return None if fields is None else workflow_codec.read_batch(batch_id, fields, now_at)
+
+    async def get_batches(self, batch_ids: Sequence[BatchId]) -> list[BatchRecord | None]:
+        if not batch_ids:
+            return []
+        now_at, *found = await self._call("get_batches", *map(_encode_id, batch_ids))
+        return [
+            None if fields is None else workflow_codec.read_batch(batch_id, fields, now_at)
+            for batch_id, fields in zip(batch_ids, found, strict=True)
+        ]
+
+    async def find_batches(self, query: BatchQuery) -> list[BatchRecord]:
+        found: list[BatchRecord] = []
+        below, more = query.before, True
+        while more and len(found) < query.limit:
+            now_at, *some = await self._call("find_batches", "" if below is None else below, PAGE)
+            batches = [
+                workflow_codec.read_batch(some[at].decode(), some[at + 1], now_at) for at in range(0, len(some), 2)
+            ]
+            found += [
+                batch
+                for batch in batches
+                if query.tenant in (None, batch.tenant) and (not query.statuses or batch.status in query.statuses)
+            ]
+            more = len(batches) == PAGE
+            below = batches[-1].seq if more else below
+        return found[: query.limit]
+
+    async def members(
+        self, batch_id: BatchId, *, beyond: int = 0, states: Sequence[State] = (), limit: int = 500
+    ) -> list[JobRecord]:
+        letters = "".join(codec.LETTERS[state] for state in states)
+        found: list[JobRecord] = []
+        more = True
+        while more and len(found) < limit:
+            page = PAGE if states else min(PAGE, limit - len(found))
+            now_at, beyond, some = await self._call("members", _encode_id(batch_id), beyond, letters, page, PAGE_BYTES)
+            found += [codec.read_job(pieces, now_at) for pieces in some]
+            more = bool(beyond)
+        return found[:limit]
+
+    async def upstreams(self, job_ids: Sequence[JobId], *, results: bool = False) -> list[list[Upstream]]:
+        if not job_ids:
+            return []
+        found = await self._call("upstreams", int(results), *map(_encode_id, job_ids))
+        return [workflow_codec.read_upstreams(views) for views in found]
+
+    async def record_step(self, step: Step) -> bool:
+        reply = await self._call(
+            "record_step", codec.member(step.seq), step.token, step.key, step.value, STEP_BYTES_MAX, STEPS_MAX,
+            STEPS_BYTES_MAX,
+        )  # fmt: skip
+        if isinstance(reply, list):
+            check_step(step.key, step.value, *reply)
+        return bool(reply)
+
+    async def steps(self, job_id: JobId) -> dict[str, bytes]:
+        return workflow_codec.read_steps(await self._call("steps", _encode_id(job_id)))
+
     # ------------------------------------------------------------------ snapshots and diagnosis
 
     async def snapshot(self) -> Snapshot:
@@ -373,14 +466,15 @@ class RedisStore:
     async def stats(self) -> Stats:
         now_at, classes, executing, workers, totals, recent, kept = await self._call("stats")
         lanes: dict[str, LaneStats] = {}
-        for at in range(0, len(classes), 4):
+        for at in range(0, len(classes), 5):
             lane = codec.class_key(classes[at]).lane
-            waiting, delayed = int(classes[at + 1]), int(classes[at + 2])
+            waiting, delayed, held = (int(classes[at + place]) for place in (1, 2, 4))
             oldest_at = int(classes[at + 3]) if classes[at + 3] else None
             known = lanes.get(lane, LaneStats())
             lanes[lane] = LaneStats(
-                known.waiting + waiting, known.delayed + delayed, 0, replies.earlier(known.oldest_at, oldest_at)
-            )
+                known.waiting + waiting, known.delayed + delayed, 0, replies.earlier(known.oldest_at, oldest_at),
+                known.held + held,
+            )  # fmt: skip
         for kind in executing:
             lane = codec.class_key(kind).lane
             lanes[lane] = lanes[lane]._replace(executing=lanes[lane].executing + 1)
@@ -412,13 +506,14 @@ class RedisStore:
         now_at, pieces, *rest = await self._call("diagnose_job", _encode_id(job_id), AHEAD_COUNTED, WAIT_INTERVALS_READ)
         if pieces is None:
             return None
-        seen, fair, ahead, own, limits, intervals = rest
+        seen, fair, ahead, own, limits, intervals, upstreams = rest
         job = codec.read_job(pieces, now_at)
         queue, rule_index = replies.read_diagnosis(now_at, seen, self._rule_reader)
-        if job.state is not State.QUEUED or job.due_at is not None:
+        if job.state is not State.QUEUED or job.due_at is not None or job.held:
             kind = codec.class_key(pieces[9])
             near = [replies.read_wait_interval(kind, entry) for entry in intervals]
-            return JobDiagnostics(job, queue, bool(fair), waited_ms=waited_ms(job, near))
+            sources = tuple(workflow_codec.read_upstreams(upstreams))
+            return JobDiagnostics(job, queue, bool(fair), upstreams=sources, waited_ms=waited_ms(job, near))
         views = []
         for at, (key, rule) in enumerate(rule_index.keys(job.task, job.tenant, job.limits)):
             _, used, conforms = limits[3 * at : 3 * at + 3]
@@ -541,6 +636,6 @@ class RedisStore:
         return "" if self._clock is None else self._clock()
 
 
-def _encode_id(job_id: JobId) -> bytes:
+def _encode_id(job_id: str) -> bytes:
     """Encode an id that an operator may have typed, with any characters."""
     return job_id.encode(errors="surrogatepass")

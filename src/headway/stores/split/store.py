@@ -85,6 +85,15 @@ class SplitStore:
         self.get = durable.get
         self.find = durable.find
         self.purge = durable.purge
+        self.submit_graph = durable.submit_graph
+        self.close_batch = durable.close_batch
+        self.cancel_batch = durable.cancel_batch
+        self.get_batches = durable.get_batches
+        self.find_batches = durable.find_batches
+        self.members = durable.members
+        self.upstreams = durable.upstreams
+        self.record_step = durable.record_step
+        self.steps = durable.steps
         self._views: dict[ClassKey, ClassView] = {}  # The classes of the transient store, as last seen.
         self._read_at = -IDLE_SECONDS  # When they were read, on the monotonic clock.
         self._waiting: set[str] = set()  # The workers that wait at the transient store, as far as we know.

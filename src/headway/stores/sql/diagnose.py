@@ -10,6 +10,7 @@ from headway.core.policy.document import LimitRule
 from headway.core.policy.limits import conforms_at, step_rate
 from headway.core.policy.wait_reasons import GAP_MS, WaitInterval, append_sample, waited_ms
 from headway.stores.base import WAIT_SAMPLE_INTERVAL_MS
+from headway.stores.sql.graph import upstreams
 from headway.stores.sql.limits import read_rates
 from headway.stores.sql.query import find_rows
 from headway.stores.sql.transaction import Transaction
@@ -35,14 +36,15 @@ async def diagnose_job(tx: Transaction, job_id: JobId) -> JobDiagnostics | None:
     job = tx.rows.job(row, (), tx.now_at)
     seen, class_id = await diagnose(tx), row["class_id"]
     fair = bool(await tx.db.first("class_state", class_id))
-    if job.state is not State.QUEUED or job.due_at is not None:
+    if job.state is not State.QUEUED or row["due_at"] is not None:
         key = (await tx.classes())[class_id]
         near: list[WaitInterval] = []
         for values in await tx.db.run("stretches", class_id, job.started_at or 0):
             near.append(WaitInterval(key, *values))
             if near[-1].until_at < (job.eligible_at or 0) - GAP_MS:
                 break
-        return JobDiagnostics(job, seen, fair, waited_ms=waited_ms(job, near))
+        awaited = (await upstreams(tx, [job_id], results=False))[0] if job.held else ()
+        return JobDiagnostics(job, seen, fair, upstreams=tuple(awaited), waited_ms=waited_ms(job, near))
     blocked_by, place = row["park"] or "", (row["order_key"], row["seq"])
     ahead = int(await tx.db.first("ahead", class_id, blocked_by, *place, AHEAD_COUNTED))
     own = 0

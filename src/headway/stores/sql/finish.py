@@ -10,6 +10,7 @@ from headway.core.job import JobId, State, check_move
 from headway.core.lease import Report, ReportStatus, late_report_status, moved_class
 from headway.core.policy.retry import heed_cancel
 from headway.core.worker import WorkerState
+from headway.core.workflow import HELD_AT
 from headway.stores.base import counted_as
 from headway.stores.sql.limits import classes_with_room, give_back, unblock_head
 from headway.stores.sql.ordering import Ordering, Requeue
@@ -34,6 +35,7 @@ async def finish(
     late: list[int] = []
     counts: Counter[str] = Counter()
     freed: list[tuple[str]] = []
+    members: Counter[tuple[int, State]] = Counter()  # Endings by batch.
     ended = _FinishedLeases(tx)
     for index, report in enumerate(reports):
         seq = report.seq
@@ -44,7 +46,7 @@ async def finish(
         if lease is None or lease[1] != report.token:
             late.append(index)
             continue
-        _, _, cancel_at, unique_key, kept = lease
+        _, _, cancel_at, unique_key, kept, batch_seq, awaited = lease
         if report.expired_only and not await _confirm_expired(tx, seq):
             answers[index] = ReportStatus.STALE
             continue
@@ -69,7 +71,15 @@ async def finish(
         ended.keep(report, error, reason)
         if unique_key is not None:
             freed.append((unique_key,))
+        if awaited:
+            tx.unsettled[seq] = 0
+        if batch_seq is not None:
+            members[batch_seq, state] += 1
     await ended.settle()
+    for (batch_seq, state), count in members.items():
+        tx.members_ended(batch_seq, state, count)
+    if tx.has_moves:
+        tx.exclude_others()
     if ended.any:
         tx.eligible += await classes_with_room(tx)
     if freed:
@@ -110,32 +120,47 @@ async def cancel(tx: Transaction, row: Row, reason: str) -> State | None:
     if row["unique_key"] is not None:
         await tx.db.run_many("free_unique", [(row["unique_key"],)], tx.namespace_id)
     tx.count({State.CANCELLED.value: 1})
+    tx.moved(row, State.QUEUED, State.CANCELLED, held=-(row["due_at"] == HELD_AT))
     return State.CANCELLED
 
 
-async def retry(tx: Transaction, row: Row) -> State | None:
+async def retry(tx: Transaction, row: Row, *, alone: bool = False) -> State | None:
     """Queue an ended job again, unless it completed or another live job has its unique key.
 
     Return the state afterwards, or None if the job has just changed and must be read again.
     """
     state = read_state(row["state"])
-    if not state.ended or state is State.COMPLETED:
-        return state
-    key = row["unique_key"]
-    if key is not None and await tx.db.first("known_unique", tx.namespace_id, key) is not None:
+    if not state.ended or state is State.COMPLETED or await is_unique_key_taken(tx, row):
         return state
     check_move(state, State.QUEUED)
+    back = await take_back(tx, row)
+    if back is None:
+        return None
+    [number] = await tx.next_numbers(1)
+    await Ordering(tx).put(back, tx.now_at, number)
+    tx.moved(row, state, State.QUEUED)
+    if alone and tx.unsettled.pop(row["seq"], None) is not None:
+        await tx.db.run("unsettled_delete", row["seq"], False)
+    return State.QUEUED
+
+
+async def is_unique_key_taken(tx: Transaction, row: Row) -> bool:
+    """Return whether another live job has the unique key of an ended one."""
+    key = row["unique_key"]
+    return key is not None and await tx.db.first("known_unique", tx.namespace_id, key) is not None
+
+
+async def take_back(tx: Transaction, row: Row) -> Requeue | None:
+    """Make an ended job as it was before its first attempt. Return it, or None if it has just changed."""
     if not await tx.db.run("outcome_delete", row["seq"]):
         return None
+    key = row["unique_key"]
     if key is not None:
         await tx.db.run("hold_unique", tx.namespace_id, key, row["job_id"])
     await tx.db.run("retry_job", row["seq"])
-    [number] = await tx.next_numbers(1)
-    back = Requeue(
+    return Requeue(
         row["class_id"], row["seq"], row["task"], row["tenant"], None, key, row["epoch"], 0, 0, None, None, None, None
     )
-    await Ordering(tx).put(back, tx.now_at, number)
-    return State.QUEUED
 
 
 async def set_worker_state(tx: Transaction, worker_id: str, state: WorkerState) -> bool:

@@ -35,12 +35,17 @@ class Ordering:
         self._last: dict[tuple[int, str], int | None] = {}
         self._plain: dict[int, tuple[int, int]] = {}  # By class that is not fair: the first and last place.
 
-    async def put(self, job: Requeue, eligible_at: int, number: int, *, front: bool = False) -> None:
-        """Make a job eligible that ran, ended or was delayed before."""
+    async def put(
+        self, job: Requeue, eligible_at: int, number: int, *, front: bool = False, early: bool = False
+    ) -> None:  # fmt: skip
+        """Make a job eligible that ran, ended, was delayed or held before.
+
+        ``early``: its number may be lower than those of jobs that were claimed already.
+        """
         task, tenant = self._tx.rows.read_text(job.task) or "", self._tx.rows.read_text(job.tenant)
         key = await self.place(job.class_id, number, task, tenant, front=front)
         sharer = None if await self._clock(job.class_id) is None else self._tx.rows.text(tenant) or ""
-        await self._tx.put_ready(job, key, eligible_at, sharer, front=front)
+        await self._tx.put_ready(job, key, eligible_at, sharer, front=front or early)
         self._tx.eligible.append(job.class_id)
 
     async def place(self, class_id: int, number: int, task: str, tenant: str | None, *, front: bool = False) -> int:

@@ -13,15 +13,17 @@ from headway.stores.sql.transaction import Transaction
 DEAD_WORKERS_KEPT_MS = 3_600_000
 WAIT_INTERVALS_KEPT_MS = 24 * 3_600_000
 SCANNED = 5_000  # Ended jobs that one prune reads, to bound its time.
+BATCHES_SCANNED = 1_000  # Batches that one prune reads.
 
 
 @dataclass(slots=True)
 class PruneRound:
-    """The position of this process in its scan of the completed jobs."""
+    """The position of this process in its scans of the completed jobs and of the batches."""
 
     reached: int = 0
     trims_once: bool = False  # Whether to search for jobs beyond the maximum count only above ``trimmed``.
     trimmed: int = 0  # Completed jobs beyond the maximum have higher numbers than this.
+    reached_batch: int = 0
 
 
 async def prune(tx: Transaction, keep: Keep, limit: int, round_: PruneRound) -> int:
@@ -44,6 +46,8 @@ async def prune(tx: Transaction, keep: Keep, limit: int, round_: PruneRound) -> 
         bad += [seq for (seq,) in found]
     deleted = await _delete(tx, old, bad[: limit - len(old)])
     deleted += await _delete_beyond(tx, keep, limit - deleted, round_)
+    await _delete_batches(tx, keep, round_)
+    await tx.settle_edges()
     await tx.db.run("prune_keys", tx.now_at, limit)
     await tx.db.run("prune_workers_bury", tx.now_at)
     await tx.db.run("prune_workers", tx.now_at - DEAD_WORKERS_KEPT_MS)
@@ -73,6 +77,16 @@ async def _delete_beyond(tx: Transaction, keep: Keep, limit: int, round_: PruneR
             found = await tx.db.run("prune_beyond", state.value, tx.namespace_id, room, count)
             bad += [seq for (seq,) in found]
     return await _delete(tx, completed, bad)
+
+
+async def _delete_batches(tx: Transaction, keep: Keep, round_: PruneRound) -> None:
+    """Scan the next part of the batches, in a cycle, and delete those of which nothing is left."""
+    values = (round_.reached_batch, tx.namespace_id, tx.now_at - keep.completed_ms, BATCHES_SCANNED)
+    found = await tx.db.run("prune_batches_scan", *values)
+    round_.reached_batch = found[-1][0] if len(found) == BATCHES_SCANNED else 0
+    for batch_seq, unneeded in found:
+        if unneeded:
+            await tx.db.run("batch_delete", batch_seq)
 
 
 async def purge(tx: Transaction, states: Sequence[State], job_ids: Sequence[JobId] | None, limit: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headway.core.job import Attempt, JobId, JobRecord, State
+from headway.core.workflow import HELD_AT
 from headway.stores.base import JobQuery, LaneStats, Stats
 from headway.stores.sql.rows import Row
 from headway.stores.sql.transaction import MINUTE, Transaction
@@ -49,7 +50,7 @@ async def find(tx: Transaction, query: JobQuery) -> list[JobRecord]:
             found += await tx.db.run("find_bad", state.value, *wanted, *rest)
     if not query.states:
         found += await tx.db.run("find_any", *wanted, *rest)
-    return await _read_jobs(tx, sorted({seq for (seq,) in found}, reverse=True)[: query.limit])
+    return await read_jobs(tx, sorted({seq for (seq,) in found}, reverse=True)[: query.limit])
 
 
 async def _find_ended(tx: Transaction, query: JobQuery, wanted: Sequence[Any]) -> list[JobRecord]:
@@ -59,10 +60,11 @@ async def _find_ended(tx: Transaction, query: JobQuery, wanted: Sequence[Any]) -
     for state in query.states:
         rest = await tx.db.run("find_ended", state.value, *wanted, *place, query.limit)
         found += [(finished_at, seq) for seq, finished_at in rest]
-    return await _read_jobs(tx, [seq for _, seq in sorted(found, reverse=True)[: query.limit]])
+    return await read_jobs(tx, [seq for _, seq in sorted(found, reverse=True)[: query.limit]])
 
 
-async def _read_jobs(tx: Transaction, seqs: list[int]) -> list[JobRecord]:
+async def read_jobs(tx: Transaction, seqs: Sequence[int]) -> list[JobRecord]:
+    """Return the jobs with these numbers, in this order."""
     history = await _history(tx, seqs)
     by_seq = {row["seq"]: row for row in await tx.db.rows("get_by_seq", tx.rows.array(seqs))}
     return [tx.rows.job(by_seq[seq], history.get(seq, ()), tx.now_at) for seq in seqs if seq in by_seq]
@@ -71,8 +73,10 @@ async def _read_jobs(tx: Transaction, seqs: list[int]) -> list[JobRecord]:
 async def stats(tx: Transaction) -> Stats:
     """Return the counts of lanes and workers, and the totals."""
     lanes = {
-        lane: LaneStats(waiting=waiting, oldest_at=oldest_at, delayed=delayed, executing=executing)
-        for lane, waiting, oldest_at, delayed, executing in await tx.db.run("stats_lanes", tx.namespace_id)
+        lane: LaneStats(waiting, delayed, executing, oldest_at, held)
+        for lane, waiting, oldest_at, delayed, executing, held in await tx.db.run(
+            "stats_lanes", tx.namespace_id, HELD_AT
+        )
     }
     totals, recent = {}, {}
     for what, count, lately in await tx.db.run("stats_tally", tx.namespace_id, tx.now_at // MINUTE - 1):

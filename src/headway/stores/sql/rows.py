@@ -14,6 +14,7 @@ from headway.core.lease import Lease
 from headway.core.policy.document import Ladder
 from headway.core.policy.ladder import budget_of
 from headway.core.worker import WorkerInfo, WorkerState
+from headway.core.workflow import HELD_AT, BatchId, BatchRecord, EdgeRule, SourceStatus, Upstream
 from headway.stores.texts import escape_error, is_writable
 from headway.stores.unreadable import read_or, read_state, read_worker_state, unreadable_error
 
@@ -136,6 +137,7 @@ class RowCodec(ABC):
             budget_of(ladder, row["assigned"]),
             row["submitted_at"],
             row["eligible_at"],
+            row["batch_id"],
             run.unreadable,
         )
 
@@ -152,6 +154,7 @@ class RowCodec(ABC):
 
     def job(self, row: Row, history: Iterable[Attempt], now_at: int) -> JobRecord:
         run = self.read_run(row["task"], row["payload"], row["tenant"], row["trace_id"], row["retry"])
+        held = row["due_at"] == HELD_AT
         return JobRecord(
             job_id=JobId(row["job_id"]),
             seq=row["seq"],
@@ -169,7 +172,7 @@ class RowCodec(ABC):
             crashes=row["crashes"],
             epoch=row["epoch"],
             submitted_at=row["submitted_at"],
-            due_at=row["due_at"],
+            due_at=None if held else row["due_at"],
             eligible_at=row["eligible_at"],
             started_at=row["started_at"],
             finished_at=row["finished_at"],
@@ -191,7 +194,47 @@ class RowCodec(ABC):
             blocked_for=row["parked_for"],
             blocked_ms=row["parked_ms"],
             assigned=row["assigned"],
+            held=held,
+            batch_id=row["batch_id"],
             seen_at=now_at,
+        )
+
+    def batch(self, row: Row, now_at: int) -> BatchRecord:
+        return BatchRecord(
+            batch_id=BatchId(row["batch_id"]),
+            seq=row["seq"],
+            name=self.read_text(row["name"]) or "",
+            key=self.read_text(row["key"]),
+            tenant=self.read_text(row["tenant"]),
+            parent=row["parent"],
+            open=bool(row["open"]),
+            total=row["total"],
+            live=row["live"],
+            children=row["children"],
+            held=row["held"],
+            running=row["running"],
+            completed=row["completed"],
+            failed=row["failed"],
+            cancelled=row["cancelled"],
+            failing=bool(row["failing"]),
+            round=row["round"],
+            created_at=row["created_at"],
+            cancel_requested_at=row["cancel_at"],
+            finished_at=row["finished_at"],
+            seen_at=now_at,
+        )
+
+    def upstream(self, row: Row) -> Upstream:
+        return Upstream(
+            source=row["source"],
+            rule=EdgeRule(row["rule"]),
+            satisfied=bool(row["satisfied"]),
+            status=SourceStatus(row["status"]),
+            state=None if row["state"] is None else read_state(row["state"]),
+            result=row["result"],
+            name=self.read_text(row["name"]),
+            live=row["live"],
+            total=row["total"],
         )
 
     def worker(self, row: Row, now_at: int) -> WorkerInfo:

@@ -13,13 +13,25 @@ from headway.core.policy.document import Keep
 from headway.core.policy.ladder import Preemption
 from headway.core.snapshot import Snapshot
 from headway.core.worker import WorkerState
+from headway.core.workflow import (
+    BatchId,
+    BatchQuery,
+    BatchRecord,
+    Graph,
+    GraphReply,
+    Step,
+    Upstream,
+    check_graph,
+)
 from headway.stores.base import POLICIES, RULES, Document, Heartbeat, HeartbeatReply, JobQuery, LaneStats, Stats
-from headway.stores.sql import diagnose, finish, heartbeat, prune
+from headway.stores.sql import batch as batches
+from headway.stores.sql import diagnose, finish, heartbeat, prune, steps
+from headway.stores.sql import graph as graphs
 from headway.stores.sql import query as reads
 from headway.stores.sql.limits import adopt_rules
 from headway.stores.sql.rows import Row
 from headway.stores.sql.transaction import Transaction
-from headway.stores.texts import check_text, check_worker, is_writable
+from headway.stores.texts import check_jobs, check_text, check_worker, is_writable
 
 T = TypeVar("T")
 
@@ -85,14 +97,45 @@ class SqlStore(ABC):
     async def preempt(self, amendments: Sequence[Preemption]) -> list[bool]:
         return await self._write(lambda tx: heartbeat.preempt(tx, amendments))
 
-    async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
-        return await self._move(job_ids, finish.retry)
+    async def retry(self, job_ids: Sequence[JobId], *, alone: bool = False) -> list[State | None]:
+        return await self._move(job_ids, lambda tx, row: finish.retry(tx, row, alone=alone))
 
     async def get(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
         return await self._read(lambda tx: reads.get(tx, job_ids))
 
     async def find(self, query: JobQuery) -> list[JobRecord]:
         return await self._read(lambda tx: reads.find(tx, query))
+
+    async def submit_graph(self, graph: Graph) -> GraphReply:
+        check_graph(graph)
+        check_jobs([node.job for node in graph.nodes])
+        return await self._write(lambda tx: graphs.submit_graph(tx, graph))
+
+    async def close_batch(self, batch_id: BatchId) -> BatchRecord | None:
+        return await self._write(lambda tx: batches.close(tx, batch_id))
+
+    async def cancel_batch(self, batch_id: BatchId) -> BatchRecord | None:
+        return await self._write(lambda tx: batches.cancel(tx, batch_id))
+
+    async def get_batches(self, batch_ids: Sequence[BatchId]) -> list[BatchRecord | None]:
+        return await self._read(lambda tx: batches.get(tx, batch_ids))
+
+    async def find_batches(self, query: BatchQuery) -> list[BatchRecord]:
+        return await self._read(lambda tx: batches.find(tx, query))
+
+    async def members(
+        self, batch_id: BatchId, *, beyond: int = 0, states: Sequence[State] = (), limit: int = 500
+    ) -> list[JobRecord]:
+        return await self._read(lambda tx: batches.members(tx, batch_id, beyond, states, limit))
+
+    async def upstreams(self, job_ids: Sequence[JobId], *, results: bool = False) -> list[list[Upstream]]:
+        return await self._read(lambda tx: graphs.upstreams(tx, job_ids, results=results))
+
+    async def record_step(self, step: Step) -> bool:
+        return await self._write(lambda tx: steps.record_step(tx, step))
+
+    async def steps(self, job_id: JobId) -> dict[str, bytes]:
+        return await self._read(lambda tx: steps.read_steps(tx, job_id))
 
     async def snapshot(self) -> Snapshot:
         return await self._read(lambda tx: tx.snapshot())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headway.core.job import ClassKey, JobId
+from headway.core.job import ClassKey, JobId, NewJob, State, SubmitReply
 from headway.core.policy.enforced import RuleIndex
 from headway.core.snapshot import Snapshot
+from headway.core.workflow import SETTLED_MAX, ending
 from headway.stores.sql.rows import Row, RowCodec
 
 if TYPE_CHECKING:
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 MINUTE = 60_000  # Milliseconds.
 ALL = 1_000_000  # More rows than there can be leases.
 LOWEST = -(2**63)  # Below every order key.
+
+# By job that has a mark: the number of its batch, and True if an edge comes from it.
+JobMarks = Mapping[JobId, tuple[int | None, bool | None]]
 
 
 class StatementRunner(Protocol):
@@ -54,6 +59,10 @@ class Transaction(ABC):
         self.namespace_id = namespace_id
         self.eligible: list[int] = []  # The class of each job that became eligible.
         self.changed: list[JobId] = []
+        self.unsettled: dict[int, int] = {}  # By source: the number of the last dependant that was settled.
+        self.uncancelled: dict[int, int] = {}  # By cancelled batch: the number of the last member that was cancelled.
+        self.changed_counts: dict[int, Counter[str]] = {}  # What the transaction adds to the counts of each batch.
+        self.edges_left = SETTLED_MAX  # How many edges the transaction may still settle.
 
     @property
     @abstractmethod
@@ -130,6 +139,60 @@ class Transaction(ABC):
     async def snapshot(self) -> Snapshot:
         """Return the snapshot of waiting jobs, from which plans are made."""
 
+    # ------------------------------------------------------------------ workflows
+
+    @property
+    @abstractmethod
+    def has_unsettled(self) -> bool:
+        """Whether earlier transactions have left edges to settle, or members to cancel."""
+
+    @property
+    def has_moves(self) -> bool:
+        """Whether this transaction has edges to settle, members to cancel or counts of batches to write."""
+        return bool(self.unsettled or self.changed_counts or self.uncancelled)
+
+    @abstractmethod
+    def exclude_others(self) -> None:
+        """Make sure that no other transaction of the namespace writes beside this one. May start the verb again."""
+
+    @abstractmethod
+    async def settle_edges(self) -> bool:
+        """Settle what this and earlier transactions have left, up to a bound. Return whether something is left."""
+
+    @abstractmethod
+    async def submit_jobs(
+        self, jobs: Sequence[NewJob], marks: JobMarks
+    ) -> tuple[list[SubmitReply], dict[JobId, int]]:  # fmt: skip
+        """Submit jobs with their marks. Return a reply for every job, and the numbers of the new ones."""
+
+    def moved(self, row: Row, before: State, after: State, *, held: int = 0) -> None:
+        """Note that a job has ended or is live again, for its dependants and its batch.
+
+        ``held``: by how much the held members of the batch become more.
+        """
+        batch_seq = row["batch_seq"]
+        if row["awaited"] or batch_seq is not None:
+            self.exclude_others()
+        if row["awaited"]:
+            self.unsettled[row["seq"]] = 0
+        if batch_seq is None:
+            return
+        if after.ended:
+            self.members_ended(batch_seq, after)
+        else:
+            change = self.changed_counts.setdefault(batch_seq, Counter())
+            change["live"] += 1
+            change[ending(before)] -= 1
+        self.changed_counts[batch_seq]["held"] += held
+
+    def members_ended(self, batch_seq: int, state: State, count: int = 1) -> None:
+        """Note that members of a batch have ended in this state."""
+        change = self.changed_counts.setdefault(batch_seq, Counter())
+        change["live"] -= count
+        change[ending(state)] += count
+        if state is not State.COMPLETED:
+            change["bad"] += count
+
     # ------------------------------------------------------------------ pruning
 
     @abstractmethod
@@ -157,3 +220,7 @@ class Transaction(ABC):
     @abstractmethod
     async def wake_all(self) -> None:
         """Wake every waiting worker, because it may be able to claim now."""
+
+    @abstractmethod
+    async def wake_any(self) -> None:
+        """Wake one waiting worker, whatever it offers, to settle what this transaction has left."""

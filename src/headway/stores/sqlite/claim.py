@@ -12,6 +12,7 @@ from headway.core.policy.ladder import budget_of, counts_on, fit_rung
 from headway.core.policy.wait_reasons import blocked_queue_reason
 from headway.core.snapshot import Plan, PlanWalk, Take
 from headway.core.worker import WorkerState
+from headway.core.workflow import batch_reason
 from headway.stores.base import Exchange, ExchangeReply
 from headway.stores.claim_loop import claim_class, claim_takes
 from headway.stores.sql.exchange import apply_reports, make_due_eligible
@@ -26,6 +27,7 @@ from headway.stores.unreadable import DAMAGE, read_worker_state, why_unreadable
 async def exchange(tx: SqliteTransaction, request: Exchange) -> ExchangeReply:
     """Finish jobs, record progress, make due jobs eligible, and claim jobs by the plan."""
     refused = await apply_reports(tx, request)
+    await tx.settle_edges()
     await make_due_eligible(tx)
     leases: list[Lease] = []
     more = False
@@ -41,6 +43,7 @@ async def exchange(tx: SqliteTransaction, request: Exchange) -> ExchangeReply:
                 tx.notify_worker(request.worker_id)  # It is alive, so the clock has jumped; let it renew.
             if plan is not None and able and not outdated:
                 leases, more = await _claim(tx, request, plan, worker)
+    more = await tx.settle_edges() or more
     tx.changed += [lease.job_id for lease in leases]
     snapshot = await tx.snapshot() if request.want_snapshot or outdated else None
     return ExchangeReply(tx.now_at, leases, refused, snapshot, more, state)
@@ -161,7 +164,7 @@ class _WaitingRows:
 
     async def expire(self, row: Any) -> None:
         [found] = await self._tx.db.rows("get_by_seq", self._tx.rows.array([row[1]]))
-        await cancel(self._tx, found, "expired")
+        await cancel(self._tx, found, "expired" if row[15] else batch_reason(found["batch_id"]))
         self._tx.changed.append(found["job_id"])
 
     async def has_room(self) -> bool:
@@ -172,7 +175,7 @@ class _WaitingRows:
     async def start(self, row: Any) -> Lease | None:
         (
             order_key, seq, eligible_at, epoch, attempts, crashes, timeout_ms, job_id, task, payload, tenant,
-            trace_id, max_retries, asked_timeout_ms, retry, _, limits, sharer, blocked_at, submitted_at, *_,
+            trace_id, max_retries, asked_timeout_ms, retry, _, limits, sharer, blocked_at, submitted_at, batch_id,
         ) = row  # fmt: skip
         tx, key, rule_index = self._tx, self._key, self._tx.rule_index
         held, again, unreadable, assigned, budget_ms = None, None, None, self._assigned, None
@@ -206,7 +209,7 @@ class _WaitingRows:
         return Lease(
             job_id, seq, self._token, task, payload, key.lane, tenant, trace_id, epoch + 1, attempts + 1, crashes,
             max_retries, timeout_ms, asked_timeout_ms, again, tx.now_at, False, key.needs, self._worker_id, key.rung,
-            assigned, budget_ms, submitted_at, eligible_at, unreadable,
+            assigned, budget_ms, submitted_at, eligible_at, batch_id, unreadable,
         )  # fmt: skip
 
     async def write_leases(self) -> None:

@@ -25,6 +25,7 @@ from headway.stores.base import (
 from headway.stores.clock import SteadyClock
 from headway.stores.sql.prune import PruneRound
 from headway.stores.sql.rows import Row
+from headway.stores.sql.settle import settle_moves
 from headway.stores.sql.store import SqlStore, Verb
 from headway.stores.sql.transaction import Transaction
 from headway.stores.sqlite import backup, claim, submit
@@ -157,6 +158,7 @@ class SqliteStore(SqlStore):
     ) -> Callable[[SqliteConnection, Hooks], T]:  # fmt: skip
         async def settled(tx: SqliteTransaction) -> T:
             value = await verb(tx)
+            await settle_moves(tx)
             await tx.settle(but=asker)
             return value
 

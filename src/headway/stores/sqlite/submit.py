@@ -3,37 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headway.core.job import JobId, NewJob, SubmitReply
 from headway.stores.base import check_same
 from headway.stores.sql.ordering import Ordering
+from headway.stores.sql.transaction import JobMarks
 from headway.stores.sqlite.connection import KnownAlready
 from headway.stores.sqlite.rows import rows
-from headway.stores.sqlite.transaction import SqliteTransaction
+
+if TYPE_CHECKING:
+    from headway.stores.sqlite.transaction import SqliteTransaction
 
 
 async def submit(tx: SqliteTransaction, jobs: Sequence[NewJob]) -> list[SubmitReply]:
     """Store the new jobs. Return a reply for every job."""
+    return (await _submit(tx, jobs, None))[0]
+
+
+async def submit_marked(
+    tx: SqliteTransaction, jobs: Sequence[NewJob], marks: JobMarks
+) -> tuple[list[SubmitReply], dict[JobId, int]]:
+    """Store the new jobs with their marks. Return a reply for every job, and the numbers of the new ones."""
+    answers, fresh, first = await _submit(tx, jobs, marks)
+    return answers, {job.job_id: seq for seq, job in enumerate(fresh, first + 1)}
+
+
+async def _submit(
+    tx: SqliteTransaction, jobs: Sequence[NewJob], marks: JobMarks | None
+) -> tuple[list[SubmitReply], Sequence[NewJob], int]:
+    """Store the new jobs. Return a reply for every job, the new ones, and the number before theirs."""
     if all(job.persist and job.idempotency_key is None and job.unique_key is None for job in jobs):
         # Ids are random, so they are new unless a submit is repeated. Then the insert fails.
         try:
             with tx.connection.savepoint():
-                await _keep(tx, jobs)
+                first = await _keep(tx, jobs, marks)
         except KnownAlready:
             tx.forget_changes()
         else:
             tx.changed += [job.job_id for job in jobs]
-            return [SubmitReply(job.job_id) for job in jobs]
+            return [SubmitReply(job.job_id) for job in jobs], jobs, first
     answers, fresh = _check(tx, jobs)
+    first = 0
     if fresh:
-        await _keep(tx, fresh)
+        first = await _keep(tx, fresh, marks)
         tx.changed += [answer.job_id for answer in answers]
-    return answers
+    return answers, fresh, first
 
 
-async def _keep(tx: SqliteTransaction, fresh: Sequence[NewJob]) -> None:
-    """Write jobs that are new. Raises ``KnownAlready`` if one is not."""
+async def _keep(tx: SqliteTransaction, fresh: Sequence[NewJob], marks: JobMarks | None) -> int:
+    """Write jobs that are new. Return the number before theirs. Raises ``KnownAlready`` if one is not."""
     db = tx.connection
     last = int(db.first("next_sequence", len(fresh)))
     seq = first = last - len(fresh)
@@ -75,9 +94,13 @@ async def _keep(tx: SqliteTransaction, fresh: Sequence[NewJob]) -> None:
             db.run("submit_key", *scope, job_id, digest, now_at + idempotency_ms)
         if expires_at is not None:
             db.run("submit_expiry", namespace_id, expires_at, seq)
-    db.run_many("submit_job", job_rows)
+    if marks is None:
+        db.run_many("submit_job", job_rows)
+    else:
+        db.run_many("submit_marked_job", [(*row, *marks.get(row[1], (None, None))) for row in job_rows])
     db.run("submit_ready", first, last)
     tx.count({"submitted": len(fresh)})
+    return first
 
 
 def _check(tx: SqliteTransaction, jobs: Sequence[NewJob]) -> tuple[list[SubmitReply], list[NewJob]]:

@@ -6,24 +6,31 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Protocol
 
-from headway.core.job import ClassKey
+from headway.core.job import ClassKey, JobId, NewJob, SubmitReply
 from headway.core.policy.document import INTERACTIVE
 from headway.core.policy.enforced import RuleIndex
 from headway.core.snapshot import ClassView, Snapshot
 from headway.core.worker import serves
+from headway.core.workflow import HELD_AT
 from headway.stores.base import LEASE_CHANNEL, RULES, WAITING_COUNTED
 from headway.stores.rule_codec import RuleReader
 from headway.stores.sql.ordering import Requeue
 from headway.stores.sql.rows import Row
-from headway.stores.sql.transaction import MINUTE, Transaction
+from headway.stores.sql.settle import settle_edges
+from headway.stores.sql.transaction import MINUTE, JobMarks, Transaction
 from headway.stores.sqlite.connection import SqliteConnection
 from headway.stores.sqlite.limits import LimitCheck
 from headway.stores.sqlite.notifier import PipeNotifier
 from headway.stores.sqlite.rows import rows
+from headway.stores.sqlite.submit import submit_marked
 
 TOTALS_KEPT_MINUTES = 1_440  # Totals are kept by the minute for a day.
 
 
+# The tables with rows of a job, once it has ended.
+_DELETES = (
+    "outcomes_delete", "attempts_delete", "steps_delete", "edges_delete", "dependants_delete", "jobs_delete"
+)  # fmt: skip
 _NO_TERMS = (None, None, None, None)  # The limits held, the assigned rung, what blocked the job, and for how long.
 
 
@@ -117,7 +124,7 @@ class SqliteTransaction(Transaction):
         self._memory = memory
         self._class_ids = memory.class_ids
         self._rule_index: RuleIndex | None = None
-        self._blocked_queues: tuple[bool, bool] | None = None
+        self._set_aside: tuple[bool, bool, bool] | None = None
         self._new_classes: list[ClassKey] = []
         self._notifier = notifier
         self._hooks = hooks
@@ -193,20 +200,22 @@ class SqliteTransaction(Transaction):
 
     @property
     def has_blocked(self) -> bool:
-        return self._read_blocked_queues()[0]
+        return self._read_set_aside()[0]
 
     @property
     def has_open_blocked(self) -> bool:
-        return self._read_blocked_queues()[1]
+        blocked, is_open, _ = self._read_set_aside()
+        return blocked and is_open
 
     def blocked_queues_changed(self) -> None:
-        self._blocked_queues = None
+        self._set_aside = None
 
-    def _read_blocked_queues(self) -> tuple[bool, bool]:
-        if self._blocked_queues is None:
-            found = self.connection.run("blocked_any", self.namespace_id).fetchone()
-            self._blocked_queues = (False, False) if found is None else (True, found[1] is not None)
-        return self._blocked_queues
+    def _read_set_aside(self) -> tuple[bool, bool, bool]:
+        """Read whether there are blocked queues, open ones, and unsettled edges, with one statement for each claim."""
+        if self._set_aside is None:
+            blocked, is_open, unsettled = self.connection.run("set_aside", self.namespace_id).fetchone()
+            self._set_aside = (bool(blocked), bool(is_open), bool(unsettled))
+        return self._set_aside
 
     async def move_to_blocked_queue(
         self, class_id: int, blocked_by: str, order_key: int, seq: int, key: str, open_at: int | None
@@ -257,14 +266,31 @@ class SqliteTransaction(Transaction):
             head_key = min((found for found in (head_key, *blocked_keys) if found is not None), default=0)
             blocked = self.rule_index.blocked_reason(lane, key.rung, floor)
             views.append(ClassView(key, waiting, oldest_at, head_key, bool(fair), blocked))
-        next_due_at = self.connection.first("next_due", self.namespace_id, self.now_at)
+        next_due_at = self.connection.first("next_due", self.namespace_id, self.now_at, HELD_AT)
         return Snapshot(self.now_at, tuple(views), next_due_at, floor)
+
+    # ------------------------------------------------------------------ workflows
+
+    @property
+    def has_unsettled(self) -> bool:
+        return self._read_set_aside()[2]
+
+    def exclude_others(self) -> None:
+        """Do nothing, because one process writes at a time."""
+
+    async def settle_edges(self) -> bool:
+        return await settle_edges(self)
+
+    async def submit_jobs(
+        self, jobs: Sequence[NewJob], marks: JobMarks
+    ) -> tuple[list[SubmitReply], dict[JobId, int]]:  # fmt: skip
+        return await submit_marked(self, jobs, marks)
 
     # ------------------------------------------------------------------ pruning
 
     async def delete_jobs(self, completed: list[int], bad: list[int]) -> int:
         seqs = rows.array(completed + bad)
-        for statement in ("outcomes_delete", "attempts_delete", "jobs_delete"):
+        for statement in _DELETES:
             self.connection.run(statement, seqs)
         return len(completed) + len(bad)
 
@@ -297,6 +323,10 @@ class SqliteTransaction(Transaction):
 
     async def wake_all(self) -> None:
         for worker_id, _, _ in self._waiting_workers():
+            self._wake(worker_id)
+
+    async def wake_any(self) -> None:
+        for worker_id, _, _ in self._waiting_workers()[:1]:
             self._wake(worker_id)
 
     def _waiting_workers(self) -> list[tuple[str, str, str | None]]:

@@ -172,11 +172,15 @@ function blocked_queue.open_due()  -- open the queues whose moment has come
   for _, number in ipairs(classes) do blocked_queue.open(number, due[number]) end
 end
 
--- Take a queued job out of its queue. Return its class, its order key, whether it was delayed, and its requeue.
+-- Take a queued job out of its queue. Return its class, its order key, whether it was delayed or held, its requeue, and
+-- whether it was held.
 local function leave_queue(member, rec)
   local requeue = call('HGET', P .. 'again', member)
   local number = requeue and $requeue.class(requeue) or record.class(rec)
   local name = num(number)
+  if band(record.flags(rec), $job.WAITS) ~= 0 and call('SREM', P .. 'held:' .. name, member) == 1 then
+    return number, NONE, true, requeue, true
+  end
   if call('ZREM', P .. 'due', member) == 1 then
     call('SREM', P .. 'late:' .. name, member)
     return number, NONE, true, requeue

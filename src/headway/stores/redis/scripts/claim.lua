@@ -64,6 +64,7 @@ function claim.take(take, want, worker, token, out)
   local fresh = $lease{token = token, epoch = 1, attempts = 1, crashes = 0, started = now15}
   local packed_class, no_timeout, asker = $lease{class = number}, $lease{timeout = 0}, text(worker)
   local no_tenant, never_blocked = text(''), text('') .. text('')
+  local batches_met = {}  -- by batch: its id behind its length, whether it is cancelled, and how many members start
   local ends, waits = {}, {}  -- by flags: the end of most leases, from the timeout on; by reason and length: a wait
   local front, scores, recs, requeues, at, base = {}, {}, {}, {}, 0, 0
   local leases, mine, aged, again, got, passed, more, highest = {}, {}, {}, {}, 0, 0, false, nil
@@ -114,14 +115,24 @@ function claim.take(take, want, worker, token, out)
         break
       end
       local flags, assigned = record.flags(rec), ''
-      local extras, tenant, own, full, full_at, keys
-      if flags ~= 0 then tenant, own = record.sharing(rec) end
+      local extras, tenant, own, batch, full, full_at, keys
+      if flags ~= 0 then tenant, own, batch = record.sharing(rec) end
       if band(flags, $job.EXPIRES + $job.UNIQUE) ~= 0 then extras = record.extras(rec) end
       local expires = not requeue or band($requeue.flags(requeue), $requeue.NEVER_EXPIRES) == 0
-      if expires and extras and extras.expires_ms
-        and tonumber(record.since(rec)) + extras.expires_ms <= now then
+      local batch_met, stopped = nil, nil
+      if batch then
+        batch_met = batches_met[batch]
+        if not batch_met then
+          local cancelled = workflow.cancelled(batch) and 'batch ' .. batch
+          batch_met = {text = text(batch), stopped = cancelled, started = 0}
+          batches_met[batch] = batch_met
+        end
+        stopped = batch_met.stopped
+      end
+      if stopped or (expires and extras and extras.expires_ms
+        and tonumber(record.since(rec)) + extras.expires_ms <= now) then
         if blocking then write() else base = base - 1; at = at + 1 end
-        finish.cancel_queued(member, rec, 'expired')
+        finish.cancel_queued(member, rec, stopped or 'expired')
         if blocking then read_blocked() end
         push(tx.changed, record.id(rec))
         passed = passed + 1
@@ -160,6 +171,11 @@ function claim.take(take, want, worker, token, out)
           if clock then
             bits, tail = bits + $lease.FAIR, tenant or no_tenant
           end
+          if batch then
+            bits, tail = bits + $lease.BATCH, tail .. batch_met.text
+            batch_met.started = batch_met.started + 1
+          end
+          if band(flags, $job.SOURCE) ~= 0 then bits = bits + $lease.SOURCE end
           if keys then
             limits.hold(member, keys)
             limits.count_start(keys)
@@ -201,6 +217,7 @@ function claim.take(take, want, worker, token, out)
     end
   end
   if got > first then claim.give_run(out, key.name, got - first, rung) end
+  for batch, met in pairs(batches_met) do workflow.count(batch, 'running', met.started) end
   write()
   if clock and highest and tonumber(highest) > clock then
     call('HSET', P .. 'clock', name, highest)
@@ -228,18 +245,7 @@ function claim.start_due()
     local rec, requeue = record.of(member), call('HGET', P .. 'again', member)
     if rec then
       local number = requeue and $requeue.class(requeue) or class_of(member, rec)
-      local extras, seq = record.extras(rec), call('HINCRBY', P .. 'meta', 'seq', 1)
-      local step = rule_index.step(record.task(rec), extras.tenant or '')
-      local key = ordering.put(number, member, member_of(seq), extras.tenant, now15, step)
-      if requeue then
-        requeue = $requeue[..eligible](requeue)
-          .. $requeue{eligible = now15, due = ZERO, class = number, order_key = key} .. $requeue[timeout..](requeue)
-      else
-        requeue = $requeue{
-          token = NONE, epoch = 0, attempts = 0, crashes = 0, eligible = now15, due = ZERO, class = number,
-          order_key = key, timeout = 0, flags = 0}
-      end
-      call('HSET', P .. 'again', member, requeue)
+      make_eligible(member, rec, number, requeue, member_of(call('HINCRBY', P .. 'meta', 'seq', 1)))
       call('SREM', P .. 'late:' .. num(number), member)
     end
   end

@@ -24,7 +24,16 @@
 -- w:C       zset    queued jobs by order key;  a:C  zset  the same by age, if tenants share the class
 -- live:C    zset    shares: jobs that wait or run, by tenant and order key, if tenants share the class
 -- tr:C      list    transient jobs
--- due       zset    delayed jobs by moment;  late:C  set  those of a class
+-- due       zset    delayed jobs by moment;  late:C  set  those of a class;  held:C  set  held jobs of a class
+-- up:M      hash    of a job with edges: > and the id of a source -> edge; left, how many are not satisfied; back
+-- down:S    zset    dependants of a source, which is the id of a job or a batch, by number
+-- unsettled list    sources whose edges are not all settled;  reached  hash  source -> number of the last dependant
+-- b:B       hash    a batch: see workflow.lua;  kids:B  set  its child batches
+-- bm:B      zset    the members of a batch as ranges: the first member of each by the number of the last
+-- batches   zset    batches by number;  over  zset  ended ones by last look;  batch_keys  hash  scope -> batch
+-- stopping  list    cancelled batches of which not all members are cancelled
+-- kept      zset    completed jobs by moment that prune met while a live job needed them
+-- steps     hash    member -> steps;  st:M  hash  key -> step
 -- parked    hash    member -> blocked;  p:C:X  zset  jobs blocked by a limit, by order key
 -- parks:C   hash    limit -> S (closed), T (opens at a moment), or O and the first member (open)
 -- open:C    zset    blocked_head of each open limit by order key;  timed  zset  C:X by the moment it opens
@@ -44,12 +53,13 @@
 -- watched   string  exists while a client watches jobs
 local fmt, sub, byte, floor, concat, band, pack  -- set by the first call: none is there when the library is loaded
 local BASE, NONE, ZERO = 1e15, '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0', '000000000000000'
-local SKIPPED_MAX, DUE_BATCH_MAX, WAITING_COUNT_MAX = 100, 200, 1000
+local SKIPPED_MAX, DUE_BATCH_MAX, WAITING_COUNT_MAX, SETTLED_MAX = 100, 200, 1000, 200
 local STATES = {C = 'completed', F = 'failed', X = 'cancelled', D = 'dead_letter', Q = 'queued', E = 'executing'}
 local call, P, now, now15
 local tx = {  -- what the current call has read and changed
   adds = {}, order = {}, clock = {}, last = {}, eligible = {}, counts = {}, changed = {}, names = {}, room = {},
-  reached = {}, record = {}, holds = {}, started = {},
+  reached = {}, record = {}, holds = {}, started = {}, sources = {}, touched = {}, status = {},
+  needed = {}, batch = {}, counted = {}, dirty = {},
 }
 
 -- The store time of each namespace, by the rule of core/policy/clock.py. The stored part is read again when a second
@@ -147,6 +157,21 @@ local function bulk(command, key, list)  -- one command for the whole list, unle
   end
 end
 
+local function from(args, at)  -- the arguments from a place on; unpack could overflow Lua's stack
+  local found = {}
+  for i = at, #args do found[i - at + 1] = args[i] end
+  return found
+end
+
+local function members_of(ids)  -- or false for each job that does not exist
+  if #ids <= ARGUMENTS_MAX then return #ids > 0 and call('HMGET', P .. 'ids', unpack(ids)) or {} end
+  local found = {}
+  each(ids, function(...)
+    for _, member in ipairs(call('HMGET', P .. 'ids', ...)) do push(found, member) end
+  end)
+  return found
+end
+
 local function gather(lists, name, value)  -- add to one of several lists
   local list = lists[name]
   if list then list[#list + 1] = value else lists[name] = {value} end
@@ -175,7 +200,7 @@ local function before(a, b)  -- by bytes; Lua's own comparison depends on the lo
 end
 
 -- Most of the time no job is delayed, blocked, requeued, archived, cancelled or in progress. One command shows it.
-local RARE = {'again', 'archive', 'cancel', 'due', 'parked', 'progress', 'timed'}
+local RARE = {'again', 'archive', 'cancel', 'due', 'parked', 'progress', 'stopping', 'timed', 'unsettled'}
 
 local function quiet()
   if tx.quiet == nil then
@@ -251,6 +276,7 @@ function record.extras(rec)
   end
   if band(flags, $job.TENANT) ~= 0 then found.tenant = take() end
   if band(flags, $job.LIMITS) ~= 0 then take() end
+  if band(flags, $job.BATCH) ~= 0 then found.batch = take() end
   if band(flags, $job.EXPIRES) ~= 0 then found.expires_ms = number() end
   if band(flags, $job.UNIQUE) ~= 0 then found.unique = take() end
   if band(flags, $job.KEYED) ~= 0 then found.key, found.digest, found.key_ms = take(), take(), number() end
@@ -258,16 +284,17 @@ function record.extras(rec)
   return found
 end
 
-function record.sharing(rec)  -- the tenant behind its length, and the keys of its own limits as one text; or nil
+function record.sharing(rec)  -- the tenant behind its length, the keys of its own limits as one text, the batch; or nil
   local flags = record.flags(rec)
   if flags == 0 then return nil, nil end
-  local at, tenant, keys = after_id(rec) + 4, nil, nil
+  local at, tenant, keys, batch = after_id(rec) + 4, nil, nil, nil
   if band(flags, $job.TENANT) ~= 0 then
     local after = at + 2 + i2(rec, at)
     tenant, at = sub(rec, at, after - 1), after
   end
-  if band(flags, $job.LIMITS) ~= 0 then keys = text_at(rec, at) end
-  return tenant, keys
+  if band(flags, $job.LIMITS) ~= 0 then keys, at = text_at(rec, at) end
+  if band(flags, $job.BATCH) ~= 0 then batch = text_at(rec, at) end
+  return tenant, keys, batch
 end
 
 function record.of(member)
@@ -285,6 +312,7 @@ function lease.rest(held)  -- the part after the fields
   local flags, at, found = $lease.flags(held) or 0, $lease.size + 1, {}
   found.worker, at = text_at(held, at)
   if band(flags, $lease.FAIR) ~= 0 then found.tenant, at = text_at(held, at) end
+  if band(flags, $lease.BATCH) ~= 0 then found.batch, at = text_at(held, at) end
   if band(flags, $lease.TERMS) ~= 0 then
     found.assigned, at = text_at(held, at)
     found.blocked_for, at = text_at(held, at)
@@ -295,7 +323,7 @@ function lease.rest(held)  -- the part after the fields
 end
 
 function lease.with_terms(held, rest)  -- the same lease with another rung or other limits
-  local tail = text(rest.worker) .. (rest.tenant and text(rest.tenant) or '')
+  local tail = text(rest.worker) .. (rest.tenant and text(rest.tenant) or '') .. (rest.batch and text(rest.batch) or '')
   tail = tail .. text(rest.assigned or '') .. text(rest.blocked_for or '') .. text(rest.blocked_ms or '')
   for _, key in ipairs(rest.held or {}) do tail = tail .. text(key) end
   return $lease[..flags](held) .. $lease{flags = bit.bor($lease.flags(held), $lease.TERMS)} .. tail
@@ -414,12 +442,15 @@ local function wake(but)  -- one idle worker that can serve it for each job that
   end
 end
 
-local function wake_all()
+local function wake_all(most)  -- or this many, whatever they offer
+  local woken = 0
   for _, id in ipairs(call('ZRANGE', P .. 'wait', 0, -1)) do
     local ends = call('HGET', P .. 'worker:' .. id, 'ends')
     if ends and tonumber(ends) > now then
       clear_idle(id)
       notify(id)
+      woken = woken + 1
+      if woken == most then return end
     end
   end
 end
@@ -428,7 +459,9 @@ local function add_to_minute(minute, what, n)
   if call('HINCRBY', P .. 'm:' .. minute, what, num(n)) == n then call('SADD', P .. 'minutes', minute) end
 end
 
-local function settle(but)  -- the last step of a function that changes jobs: notify and add to the totals
+local workflow = {}  -- in workflow.lua
+
+local function announce(but)  -- wake workers for what became eligible, and notify clients of what changed
   if #tx.eligible + #tx.changed > 0 then
     if tx.listeners == nil then tx.listeners = call('EXISTS', P .. 'wait', P .. 'watched') > 0 end
     if tx.listeners then
@@ -436,6 +469,10 @@ local function settle(but)  -- the last step of a function that changes jobs: no
       if #tx.changed > 0 and watched() then notify_watchers(tx.changed) end
     end
   end
+end
+
+local function settle(but)  -- the last step of a function that changes jobs: notify and add to the totals
+  if tx.flow then workflow.settle(but) else announce(but) end
   local minute = num(floor(now / 60000))
   for what, n in pairs(tx.counts) do add_to_minute(minute, what, n) end
 end

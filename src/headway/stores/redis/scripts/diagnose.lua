@@ -24,7 +24,7 @@ end
 -- diagnose_job: one job, and the same.
 -- args     id, how many jobs ahead to count, how many wait intervals to return
 -- returns  now, pieces or false, diagnosis, whether tenants share its class, jobs ahead, those of its tenant, limits
---          (key, used or '', next start or '', ...), wait intervals of its class
+--          (key, used or '', next start or '', ...), wait intervals of its class, upstreams if it is held
 local function diagnose_job(keys, args)
   begin(keys, args)
   local member = call('HGET', P .. 'ids', args[2])
@@ -34,7 +34,9 @@ local function diagnose_job(keys, args)
   local rec, number = whole[2], class.number(whole[10])
   local name, fair = num(number), ordering.clock(number) and 1 or 0
   if whole[3] ~= 'Q' or whole[6] ~= '' then
-    return {now, whole, seen, fair, 0, 0, {}, call('LRANGE', P .. 'stretch:' .. name, -tonumber(args[4]), -1)}
+    local intervals = call('LRANGE', P .. 'stretch:' .. name, -tonumber(args[4]), -1)
+    local upstreams = whole[6] == 'held' and batches.upstreams_of(member, false) or {}
+    return {now, whole, seen, fair, 0, 0, {}, intervals, upstreams}
   end
   local limit = whole[7] ~= '' and $blocked.limit(whole[7])
   local place = limit and P .. 'p:' .. name .. ':' .. limit or P .. 'w:' .. name
@@ -59,7 +61,7 @@ local function diagnose_job(keys, args)
     push(limit_views, rule.most and num(call('SCARD', P .. 'h:' .. entry.key)) or '')
     push(limit_views, rule.interval and num(limits.next_start_at(entry.key, rule)) or '')
   end
-  return {now, whole, seen, fair, math.min(ahead, most), math.min(own, most), limit_views, {}}
+  return {now, whole, seen, fair, math.min(ahead, most), math.min(own, most), limit_views, {}, {}}
 end
 
 -- waiting_of: queued jobs of a tenant.

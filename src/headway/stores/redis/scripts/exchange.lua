@@ -99,6 +99,7 @@ local function exchange(keys, args)
     end
     at = at + 3
   end
+  if tx.flow or (not quiet() and workflow.is_left()) then workflow.run() end
   blocked_queue.open_due()
   claim.start_due()
   local out, more, state = claim.new_reply(), false, 'dead'
@@ -119,6 +120,8 @@ local function exchange(keys, args)
         end
         local claimer = {claim = row[4], slots = tonumber(row[3]), opens = opens}
         more = claim_by(plan, takes, claimer, worker, token, out)
+        if tx.flow then workflow.run() end
+        more = more or tx.left
       end
       waits = waits and state == 'active' and out.n == 0 and not more
       note_idle(worker, waits, lanes, row[5])
@@ -132,7 +135,7 @@ local function exchange(keys, args)
   tx.running_jobs = nil
   local rules = rule_index.now()
   return {
-    now, state, more and 1 or 0, refused, out.records, concat(out.members), out.held, out.runs,
+    now, state, (more or tx.left) and 1 or 0, refused, out.records, concat(out.members), out.held, out.runs,
     rules.rungs[1] and rules.version or '', (wants or outdated) and snapshot() or false,
   }
 end

@@ -1,6 +1,4 @@
 -- finish: every way a job leaves a state.
-local finish = {}
-
 function finish.before(out)  -- the lease or requeue that a job had when it ended, or ''
   return sub(out, $outcome.size + 1, $outcome.size + $outcome.length(out))
 end
@@ -19,15 +17,22 @@ local function keep(member, rec, state, out)  -- write how a job ended
     call('ZADD', P .. 'old:' .. state, now15, member)
     finish.mark_for_archive({member})
   end
-  if record.flags(rec) ~= 0 then
+  local flags = record.flags(rec)
+  if flags ~= 0 then
     local extras = record.extras(rec)
     if extras.unique then call('HDEL', P .. 'unique', extras.unique) end
+    if band(flags, $job.SOURCE) ~= 0 then workflow.source_ended(member, state) end
+    if extras.batch then workflow.member_ended(extras.batch, state, 1) end
   end
   count(STATES[state], 1)
 end
 
 function finish.cancel_queued(member, rec, reason)
-  local number, key, delayed, requeue = leave_queue(member, rec)
+  local number, key, delayed, requeue, held = leave_queue(member, rec)
+  if held then
+    local batch = record.extras(rec).batch
+    if batch then workflow.count(batch, 'held', -1) end
+  end
   if not delayed then ordering.forget(number, record.extras(rec).tenant, key, member) end
   local what = requeue or ''
   local kind = requeue and 'Q' or delayed and '~' or '-'
@@ -35,12 +40,37 @@ function finish.cancel_queued(member, rec, reason)
   call('HDEL', P .. 'again', member)
 end
 
-function finish.retry(member, rec, out)  -- queue an ended job again, as an operator asked
-  local what = finish.before(out)
-  local number, epoch = record.class(rec), 0
-  if #what > 0 then
-    epoch, number = $lease.epoch(what), $lease.class(what)  -- at the same place in a requeue
+function finish.cancel(member, rec, held, reason)  -- end a queued job; held: ask the worker of this lease to stop
+  if not held then
+    finish.cancel_queued(member, rec, reason)
+  elseif call('HSETNX', P .. 'cancel', member, now15) == 1 then
+    not_quiet()
+    notify(lease.rest(held).worker .. '.keeper')
   end
+end
+
+function finish.class_before(rec, out)  -- the class and the epoch of a job when it ended
+  local what = finish.before(out)
+  if #what == 0 then return record.class(rec), 0 end
+  return $lease.class(what), $lease.epoch(what)  -- at the same place in a requeue
+end
+
+function finish.reset(member, extras, out)  -- forget how a job ended, after it is queued again
+  call('ZREM', P .. 'expiry', member)
+  if extras.unique then call('HSET', P .. 'unique', extras.unique, member) end
+  local state = $outcome.state(out)
+  if state == 'C' then
+    call('ZREM', P .. 'kept', member)
+  else
+    call('ZREM', P .. 'bad:' .. state, member)
+    call('ZREM', P .. 'old:' .. state, member)
+  end
+  call('ZREM', P .. 'arch', member)
+  call('HDEL', P .. 'out', member)
+end
+
+function finish.retry(member, rec, out, alone)  -- queue an ended job again, as an operator asked
+  local number, epoch = finish.class_before(rec, out)
   local extras, seq = record.extras(rec), call('HINCRBY', P .. 'meta', 'seq', 1)
   local step = rule_index.step(record.task(rec), extras.tenant or '')
   local key = ordering.put(number, member, member_of(seq), extras.tenant, now15, step)
@@ -49,22 +79,23 @@ function finish.retry(member, rec, out)  -- queue an ended job again, as an oper
     token = NONE, epoch = epoch, attempts = 0, crashes = 0, eligible = now15, due = ZERO, class = number,
     order_key = key, timeout = 0, flags = $requeue.NEVER_EXPIRES})
   ordering.flush()
-  call('ZREM', P .. 'expiry', member)
-  if extras.unique then call('HSET', P .. 'unique', extras.unique, member) end
-  call('ZREM', P .. 'bad:' .. $outcome.state(out), member)
-  call('ZREM', P .. 'old:' .. $outcome.state(out), member)
-  call('ZREM', P .. 'arch', member)
-  call('HDEL', P .. 'out', member)
+  finish.reset(member, extras, out)
+  workflow.live_again(rec, extras.batch, $outcome.state(out), false, alone)
 end
 
 function finish.forget(members)  -- delete all records of ended jobs
-  local ids = {}
+  local ids, steps = {}, call('EXISTS', P .. 'steps') == 1
   each(members, function(...)
-    for _, rec in ipairs(call('HMGET', P .. 'job', ...)) do
-      if rec then push(ids, record.id(rec)) end
+    local some = {...}
+    for i, rec in ipairs(call('HMGET', P .. 'job', ...)) do
+      if rec then
+        push(ids, record.id(rec))
+        if band(record.flags(rec), $job.WAITS + $job.BATCH) ~= 0 then workflow.forget(some[i], rec) end
+      end
+      if steps then call('DEL', P .. 'st:' .. some[i]) end
     end
-    for _, name in ipairs({'out', 'tries', 'job'}) do call('HDEL', P .. name, ...) end
-    for _, name in ipairs({'arch', 'expiry', 'bad:F', 'bad:X', 'bad:D', 'old:F', 'old:X', 'old:D'}) do
+    for _, name in ipairs({'out', 'tries', 'steps', 'job'}) do call('HDEL', P .. name, ...) end
+    for _, name in ipairs({'arch', 'kept', 'expiry', 'bad:F', 'bad:X', 'bad:D', 'old:F', 'old:X', 'old:D'}) do
       call('ZREM', P .. name, ...)
     end
   end)
@@ -227,6 +258,7 @@ function batch.take(r, k, report, found)  -- apply one report of any kind
   end
   batch.release(r, member, rest.held)
   if rest.tenant then batch.forget(r, state, member, found, rest.tenant) end
+  if rest.batch then workflow.count(rest.batch, 'running', -1) end
   if state == 'Q' then
     count(attempt and attempt ~= '' and 'retried' or report.front and 'released' or 'snoozed', 1)  -- as counted_as
     batch.flush_shares(r)
@@ -272,7 +304,7 @@ function finish.apply(args, at, n)
   each(members, function(...)
     for _, found in ipairs(call('HMGET', P .. 'lease', ...)) do push(held, found) end
   end)
-  local r, sizes = batch.begin(), {}
+  local r, sizes, members_done = batch.begin(), {}, {}  -- by batch: how many members completed
   local outs, completed, done = r.outs, r.completed, r.done
   local plain, usual = quiet() or call('EXISTS', P .. 'cancel', P .. 'progress') == 0, 0
   r.plain = plain
@@ -296,12 +328,24 @@ function finish.apply(args, at, n)
         gather(r.lived, number, sharer .. $share{order_key = $lease.order_key(found), member = member})
         tx.last[number], at_ = nil, after
       end
+      if flags >= $lease.BATCH then  -- or SOURCE
+        if band(flags, $lease.BATCH) ~= 0 then
+          local batch_id
+          batch_id, at_ = text_at(found, at_)
+          members_done[batch_id] = (members_done[batch_id] or 0) + 1
+        end
+        if band(flags, $lease.SOURCE) ~= 0 then workflow.source_ended(member, 'C') end
+      end
       if band(flags, $lease.TERMS) ~= 0 then batch.release(r, member, limits.held(found, at_)) end
     else
       batch.take(r, k, read_report(args, starts[k]), found)
     end
   end
   count('completed', usual)
+  for batch_id, n_ in pairs(members_done) do
+    workflow.count(batch_id, 'running', -n_)
+    workflow.member_ended(batch_id, 'C', n_)
+  end
   batch.settle(r)
   local refused = {}
   for k = 1, n do

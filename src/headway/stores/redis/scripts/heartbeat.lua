@@ -120,13 +120,10 @@ end
 -- returns  the state of each afterwards, '' if there is no such job
 local function cancel(keys, args)
   begin(keys, args)
-  return move({unpack(args, 3)}, function(member, whole)
-    if whole[3] == 'Q' then
-      finish.cancel_queued(member, whole[2], args[2])
-      return 'X'
-    elseif whole[3] == 'E' and whole[8] == '' then
-      call('HSET', P .. 'cancel', member, now15)
-      notify(lease.rest(whole[4]).worker .. '.keeper')
+  return move(from(args, 3), function(member, whole)
+    if whole[3] == 'Q' or whole[3] == 'E' then
+      finish.cancel(member, whole[2], whole[3] == 'E' and whole[4], args[2])
+      return whole[3] == 'Q' and 'X'
     end
   end)
 end
@@ -159,15 +156,15 @@ local function preempt(keys, args)
 end
 
 -- retry: queue ended jobs again with all counts reset.
--- args     ids
+-- args     1 to leave their dependants as they are, ids
 -- returns  the state of each afterwards, '' if there is no such job
 local function retry(keys, args)
   begin(keys, args)
-  return move({unpack(args, 2)}, function(member, whole)
+  return move(from(args, 3), function(member, whole)
     local unique = record.extras(whole[2]).unique
     local free = not unique or call('HEXISTS', P .. 'unique', unique) == 0
     if free and string.find('FXD', whole[3], 1, true) then
-      finish.retry(member, whole[2], whole[4])
+      finish.retry(member, whole[2], whole[4], args[2] == '1')
       return 'Q'
     end
   end)

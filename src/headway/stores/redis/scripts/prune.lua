@@ -1,18 +1,58 @@
 -- prune: delete what need not be kept, in bounded batches.
+local LOOKED_MAX = 5000  -- ended jobs that one call looks at in a sorted set while live jobs need them
 
-local function prune_completed(before_at, most)  -- the oldest entries of the list of completed jobs
-  local old = {}
-  while #old < most do
+local function any_flows()  -- whether the namespace has ever had an edge or a batch; else no job is needed
+  if tx.flows == nil then tx.flows = call('HEXISTS', P .. 'meta', 'flows') == 1 end
+  return tx.flows
+end
+
+local function add_unneeded(into, members, most)  -- up to this many that no live job needs
+  local flows = any_flows()
+  for _, member in ipairs(members) do
+    if #into < most and not (flows and workflow.is_needed(record.of(member))) then push(into, member) end
+  end
+end
+
+-- Return up to this many jobs of a sorted set up to a score that no live job needs. If a call looks at LOOKED_MAX jobs,
+-- the next one goes on from there, so that jobs that are needed hold up no others for long.
+local function unneeded(name, up_to, most)
+  local field, found, looked, last = 'looked:' .. name, {}, 0, nil
+  local from = any_flows() and call('HGET', P .. 'meta', field) or '-inf'
+  repeat
+    local some = call('ZRANGE', P .. name, from, up_to, 'BYSCORE', 'LIMIT', looked, most)
+    add_unneeded(found, some, most)
+    looked, last = looked + #some, some[#some]
+  until #some < most or #found == most or looked >= LOOKED_MAX
+  if looked >= LOOKED_MAX and #found < most then
+    call('HSET', P .. 'meta', field, call('ZSCORE', P .. name, last))
+  elseif from ~= '-inf' then
+    call('HDEL', P .. 'meta', field)
+  end
+  return found
+end
+
+-- The oldest entries of the list of completed jobs. Those that a live job needs go to the set ``kept``. looks: at how
+-- many jobs to look at most.
+local function prune_completed(before_at, most, looks)
+  local old, seen = {}, {}
+  looks = looks or math.huge
+  while #old < most and looks > 0 do
     local entry = call('LINDEX', P .. 'fin', 0)
     if not entry or tonumber($completed.finished(entry)) > before_at then break end
     local rest, taken = {}, 0
     for at = $completed.size + 1, #entry, $member.size do
       local member = sub(entry, at, at + $member.size - 1)
-      if #old < most then
+      if #old < most and looks > 0 then
         taken = taken + 1
         local out = call('HGET', P .. 'out', member)
-        if out and $outcome.state(out) == 'C' and $outcome.finished(out) == $completed.finished(entry) then
-          push(old, member)
+        if out and $outcome.state(out) == 'C' and $outcome.finished(out) == $completed.finished(entry)
+          and not seen[member] then
+          looks, seen[member] = looks - 1, true
+          if any_flows() and workflow.is_needed(record.of(member)) then
+            call('ZADD', P .. 'kept', $outcome.finished(out), member)
+          else
+            push(old, member)
+          end
         end
       else
         push(rest, member)
@@ -24,6 +64,12 @@ local function prune_completed(before_at, most)  -- the oldest entries of the li
       call('LSET', P .. 'fin', 0, $completed[..members](entry) .. concat(rest))
     end
   end
+  return old
+end
+
+local function old_completed(until_at, most)
+  local old = unneeded('kept', num(until_at), most)
+  for _, member in ipairs(prune_completed(until_at, most - #old)) do push(old, member) end
   return old
 end
 
@@ -50,16 +96,19 @@ local function prune_beyond(args, most)
   for i, letter in ipairs({'F', 'X', 'D'}) do
     local count, bound = call('ZCARD', P .. 'old:' .. letter), tonumber(args[9 + i])
     completed = completed - count
-    local surplus = math.min(count - bound, most - #over)
+    local surplus = math.min(count - bound, any_flows() and LOOKED_MAX or most - #over)
     if bound > 0 and surplus > 0 then
       local some = call('ZRANGE', P .. 'old:' .. letter, '-inf', num(until_at), 'BYSCORE', 'LIMIT', 0, surplus)
-      for _, member in ipairs(some) do push(over, member) end
+      add_unneeded(over, some, most)
     end
   end
   local bound = tonumber(args[9])
-  local surplus = math.min(completed - bound, most - #over)
+  local surplus = completed - bound
   if bound > 0 and surplus > 0 then
-    for _, member in ipairs(prune_completed(until_at, surplus)) do push(over, member) end
+    local looks = math.min(surplus, LOOKED_MAX)
+    local some = call('ZRANGE', P .. 'kept', '-inf', num(until_at), 'BYSCORE', 'LIMIT', 0, looks)
+    add_unneeded(over, some, most)
+    for _, member in ipairs(prune_completed(until_at, most - #over, surplus - #some)) do push(over, member) end
   end
   return over
 end
@@ -81,12 +130,11 @@ local function prune(keys, args)
     end
     call('ZREM', P .. 'expiry', member)  -- put_back adds an executing job again
   end
-  local old = prune_completed(archived_until(now - tonumber(args[3])), most)
+  local old = old_completed(archived_until(now - tonumber(args[3])), most)
   for i, letter in ipairs({'F', 'X', 'D'}) do
     if #old < most then
       local until_at = num(archived_until(now - tonumber(args[3 + i])))
-      local some = call('ZRANGE', P .. 'old:' .. letter, '-inf', until_at, 'BYSCORE', 'LIMIT', 0, most - #old)
-      for _, member in ipairs(some) do push(old, member) end
+      for _, member in ipairs(unneeded('old:' .. letter, until_at, most - #old)) do push(old, member) end
     end
   end
   finish.forget(old)
@@ -100,6 +148,7 @@ local function prune(keys, args)
     call('ZREM', P .. 'idem_until', scope)
   end
   prune_workers(tonumber(args[7]))
+  workflow.prune_batches(tonumber(args[3]), most)
   for number = 1, class.all() do
     local key = P .. 'stretch:' .. num(number)
     local entry = call('LINDEX', key, 0)
@@ -127,6 +176,7 @@ local function prune(keys, args)
     bottom = bottom + 1
   end
   call('HSET', P .. 'meta', 'bottom', num(bottom))
+  tx.flow = tx.flow or (not quiet() and workflow.is_left())
   settle()
   return touched + #old
 end
@@ -163,19 +213,21 @@ local function purge(keys, args)
   begin(keys, args)
   local states, most, gone = args[2], tonumber(args[3]), {}
   if args[4] == '1' then
-    for _, member in ipairs(members_of({unpack(args, 5)})) do
-      local out = member and call('HGET', P .. 'out', member)
-      if #gone < most and out and string.find(states, $outcome.state(out), 1, true) then push(gone, member) end
+    local seen = {}
+    for _, member in ipairs(members_of(from(args, 5))) do
+      local out = member and not seen[member] and call('HGET', P .. 'out', member)
+      seen[member] = true
+      if out and string.find(states, $outcome.state(out), 1, true) then add_unneeded(gone, {member}, most) end
     end
   else
     for _, letter in ipairs({'F', 'X', 'D'}) do
       if string.find(states, letter, 1, true) then
-        for _, member in ipairs(call('ZRANGE', P .. 'bad:' .. letter, 0, most - #gone - 1)) do push(gone, member) end
+        for _, member in ipairs(unneeded('bad:' .. letter, '+inf', most - #gone)) do push(gone, member) end
       end
       if #gone == most then break end
     end
     if string.find(states, 'C', 1, true) then
-      for _, member in ipairs(prune_completed(now, most - #gone)) do push(gone, member) end
+      for _, member in ipairs(old_completed(now, most - #gone)) do push(gone, member) end
     end
   end
   finish.forget(gone)

@@ -1,7 +1,7 @@
 -- query: read jobs, workers and totals.
 
--- pieces: all records of one job: member, job, state, lease / requeue / outcome or '', attempts, moment it is due or
--- '', blocked or '', moment of a cancel request or '', progress or '', text of its class.
+-- pieces: all records of one job: member, job, state, lease / requeue / outcome or '', attempts, moment it is due, held
+-- or '', blocked or '', moment of a cancel request or '', progress or '', text of its class.
 local function pieces(member)
   local rec = call('HGET', P .. 'job', member)
   if not rec then return false end
@@ -20,26 +20,19 @@ local function pieces(member)
     }
   end
   local requeue = call('HGET', P .. 'again', member)
+  local number = requeue and $requeue.class(requeue) or record.class(rec)
+  local held = band(record.flags(rec), $job.WAITS) ~= 0 and call('SISMEMBER', P .. 'held:' .. num(number), member) == 1
   return {
-    member, rec, 'Q', requeue or '', tries, call('ZSCORE', P .. 'due', member) or '',
-    call('HGET', P .. 'parked', member) or '', '', '',
-    class.parts(requeue and $requeue.class(requeue) or record.class(rec)).name,
+    member, rec, 'Q', requeue or '', tries, held and 'held' or call('ZSCORE', P .. 'due', member) or '',
+    call('HGET', P .. 'parked', member) or '', '', '', class.parts(number).name,
   }
-end
-
-local function members_of(ids)
-  local found = {}
-  each(ids, function(...)
-    for _, member in ipairs(call('HMGET', P .. 'ids', ...)) do push(found, member) end
-  end)
-  return found
 end
 
 -- get: read jobs.  args  ids.  returns  now, then pieces or false for each.
 local function get(keys, args)
   begin(keys, args)
   local found = {now}
-  for i, member in ipairs(members_of({unpack(args, 2)})) do found[i + 1] = member and pieces(member) end
+  for i, member in ipairs(members_of(from(args, 2))) do found[i + 1] = member and pieces(member) end
   return found
 end
 
@@ -136,8 +129,8 @@ local function workers_now()
 end
 
 -- stats: the totals of the store.
--- returns  now, classes (text, waiting, delayed, oldest or '', ...), executing (text of the class of each), workers,
---          totals, totals of the last two minutes, ended jobs by state
+-- returns  now, classes (text, waiting, delayed, oldest or '', held, ...), executing (text of the class of each),
+--          workers, totals, totals of the last two minutes, ended jobs by state
 local function stats(keys, args)
   begin(keys, args)
   local lanes, executing, recent = {}, {}, {}
@@ -157,6 +150,7 @@ local function stats(keys, args)
     end
     push(lanes, key.name, num(waiting))
     push(lanes, num(call('SCARD', P .. 'late:' .. name)), oldest)
+    push(lanes, num(call('SCARD', P .. 'held:' .. name)))
   end
   for _, held in ipairs(call('HVALS', P .. 'lease')) do push(executing, class.parts($lease.class(held)).name) end
   local totals = call('HGETALL', P .. 'tally')

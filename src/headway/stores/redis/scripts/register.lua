@@ -1,9 +1,11 @@
--- register: the functions, each under the name of the library and its own. All except submit also run on a full server,
--- because they free memory in the end.
+-- register: the functions, each under the name of the library and its own. All except those that only add also run on a
+-- full server, because they free memory in the end.
 local function register(name, callback)
   redis.register_function{function_name = '@LIBRARY@_' .. name, callback = callback, flags = {'allow-oom'}}
 end
 redis.register_function('@LIBRARY@_submit', submit)
+redis.register_function('@LIBRARY@_submit_graph', submit_graph)
+redis.register_function('@LIBRARY@_record_step', batches.record_step)
 register('apply_deferred', apply_deferred_now)
 register('exchange', exchange)
 register('renew', renew)
@@ -16,6 +18,13 @@ register('preempt', preempt)
 register('get', get)
 register('find', find)
 register('find_ended', find_ended)
+register('get_batches', batches.get)
+register('find_batches', batches.find)
+register('close_batch', batches.close)
+register('cancel_batch', batches.cancel)
+register('members', batches.members)
+register('upstreams', batches.upstreams)
+register('steps', batches.steps)
 register('snapshot', snapshot_now)
 register('stats', stats)
 register('waiting_of', waiting_of)

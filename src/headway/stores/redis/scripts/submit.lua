@@ -21,25 +21,23 @@ local function submit_one(name, rec)  -- the usual case of a single new job; ret
   return true
 end
 
-local function submit(keys, args)
-  begin(keys, args, true)
-  tx.listeners = call('EXISTS', P .. 'wait', P .. 'watched', P .. 'in') > 0
-  if tx.listeners and call('EXISTS', P .. 'in') == 1 then apply_deferred() end
-  if #args == 5 and args[2] == '1' and $new_job.flags(args[5]) == 0 and submit_one(args[3], args[5]) then
-    return tx.listeners and 1 or 0
-  end
-  local kinds, names, first = tonumber(args[2]), {}, nil
-  for i = 1, kinds do names[i] = args[2 + i] end
-  first = 3 + kinds
-  local kind_of, blank = args[first], $job{submitted = ZERO, class = 0}
-  local n, ids = #args - first, {}
-  for i = 1, n do
-    ids[i] = record.new_id(args[first + i])
-  end
-  local known = call('HMGET', P .. 'ids', unpack(ids))
-  local seen, scopes, uniques, fresh, extras_of, answer = {}, {}, {}, {}, {}, {'dup'}
-  local answered = ids
-  for i = 1, n do
+-- Read jobs from the arguments: the number of classes is at this place. ids are those of the jobs in order.
+local function read_jobs(args, at)
+  local kinds, names = tonumber(args[at]), {}
+  for i = 1, kinds do names[i] = args[at + i] end
+  local first = at + 1 + kinds
+  local jobs = {args = args, names = names, first = first, kind_of = args[first], n = #args - first, ids = {}}
+  for i = 1, jobs.n do jobs.ids[i] = record.new_id(args[first + i]) end
+  return jobs
+end
+
+-- Find the jobs that are new. fresh: their places; stands: by place, the id of a job that stands in for another one.
+-- Return the answer in a conflict.
+local function find_fresh(jobs)
+  local args, first, ids, blank = jobs.args, jobs.first, jobs.ids, $job{submitted = ZERO, class = 0}
+  local known, seen, uniques = members_of(ids), {}, {}
+  local scopes, fresh, extras_of, stands_for = {}, {}, {}, {}
+  for i = 1, jobs.n do
     local id, flags = ids[i], $new_job.flags(args[first + i])
     local twin = known[i] and (call('HGET', P .. 'job', known[i]) or '') or seen[id] and blank .. args[first + seen[id]]
     if twin then
@@ -80,68 +78,106 @@ local function submit(keys, args)
         end
       end
       if stands then
-        push(answer, num(i - 1), stands)
-        if answered == ids then answered = {unpack(ids)} end
-        answered[i] = stands
+        stands_for[i] = stands
       else
         push(fresh, i)
         if flags < $job.TRANSIENT then seen[id] = i end
       end
     end
   end
-  if #fresh > 0 then
-    local seq = call('HINCRBY', P .. 'meta', 'seq', #fresh) - #fresh
-    local numbers, links, jobs, members, wholes = {}, {}, {}, {}, {}
-    for k, i in ipairs(fresh) do
-      local rec = args[first + i]
-      local kind = i2(kind_of, 2 * i - 1)
-      if not numbers[kind] then
-        local number = class.number(names[kind])
-        numbers[kind] = {number, $job{class = number}}
-      end
-      local member, whole = member_of(seq + k), $job{submitted = now15, class = bytes numbers[kind][2]} .. rec
-      members[k], wholes[k] = member, whole
-      if $new_job.flags(rec) < $job.TRANSIENT then
-        local at = #links
-        links[at + 1], links[at + 2] = ids[i], member
-        jobs[at + 1], jobs[at + 2] = member, whole
-      end
+  jobs.known, jobs.fresh, jobs.extras, jobs.scopes, jobs.stands = known, fresh, extras_of, scopes, stands_for
+  return nil
+end
+
+-- Store the new jobs. marked: by place, the record of a job of a graph with its marks; held: by place, whether it is
+-- held. The caller writes their order keys last, so that a job can be claimed only when it is complete.
+local function store_jobs(jobs, marked, held)
+  local args, first, kind_of, ids, fresh = jobs.args, jobs.first, jobs.kind_of, jobs.ids, jobs.fresh
+  local seq = call('HINCRBY', P .. 'meta', 'seq', #fresh) - #fresh
+  local numbers, links, records, members, wholes, holds = {}, {}, {}, {}, {}, {}
+  for k, i in ipairs(fresh) do
+    local rec = marked and marked[i] or args[first + i]
+    local kind = i2(kind_of, 2 * i - 1)
+    if not numbers[kind] then
+      local number = class.number(jobs.names[kind])
+      numbers[kind] = {number, $job{class = number}}
     end
-    bulk('HSET', P .. 'job', jobs)
-    bulk('HSET', P .. 'ids', links)
-    for k, i in ipairs(fresh) do
-      local member, extras = members[k], extras_of[i]
-      local number = numbers[i2(kind_of, 2 * i - 1)][1]
-      if not extras and not ordering.clock(number) then
-        ordering.append(number, member)
-      elseif $new_job.flags(args[first + i]) >= $job.TRANSIENT then
-        call('RPUSH', P .. 'tr:' .. num(number), $transient{member = member, job = wholes[k]})
-        push(tx.eligible, number)
+    local member, whole = member_of(seq + k), $job{submitted = now15, class = bytes numbers[kind][2]} .. rec
+    members[k], wholes[k] = member, whole
+    if $new_job.flags(rec) < $job.TRANSIENT then
+      local at = #links
+      links[at + 1], links[at + 2] = ids[i], member
+      records[at + 1], records[at + 2] = member, whole
+    end
+  end
+  bulk('HSET', P .. 'job', records)
+  bulk('HSET', P .. 'ids', links)
+  for k, i in ipairs(fresh) do
+    local member, extras = members[k], jobs.extras[i]
+    local number = numbers[i2(kind_of, 2 * i - 1)][1]
+    local is_held = held and held[i]
+    if not extras and not is_held and not ordering.clock(number) then
+      ordering.append(number, member)
+    elseif $new_job.flags(args[first + i]) >= $job.TRANSIENT then
+      call('RPUSH', P .. 'tr:' .. num(number), $transient{member = member, job = wholes[k]})
+      push(tx.eligible, number)
+    else
+      local due = 0
+      if extras then
+        if extras.due then due = math.max(extras.due, now + extras.delay) end
+        if extras.key then
+          local scope = text(extras.tenant or '') .. extras.key
+          call('HSET', P .. 'idem', scope, jobs.scopes[scope])
+          call('ZADD', P .. 'idem_until', num(now + extras.key_ms), scope)
+        end
+        if extras.unique then call('HSET', P .. 'unique', extras.unique, member) end
+        if extras.expires_ms then call('ZADD', P .. 'expiry', num(now + extras.expires_ms), member) end
+      end
+      if is_held then
+        gather(holds, number, member)
+      elseif due > now then
+        ordering.delay(number, member, due)
       else
-        local due = 0
-        if extras then
-          if extras.due then due = math.max(extras.due, now + extras.delay) end
-          if extras.key then
-            local scope = text(extras.tenant or '') .. extras.key
-            call('HSET', P .. 'idem', scope, scopes[scope])
-            call('ZADD', P .. 'idem_until', num(now + extras.key_ms), scope)
-          end
-          if extras.unique then call('HSET', P .. 'unique', extras.unique, member) end
-          if extras.expires_ms then call('ZADD', P .. 'expiry', num(now + extras.expires_ms), member) end
-        end
-        if due > now then
-          ordering.delay(number, member, due)
-        else
-          local tenant, step = extras and extras.tenant, 0
-          if tenant or ordering.clock(number) then step = rule_index.step(record.task(wholes[k]), tenant or '') end
-          ordering.put(number, member, member, tenant, now15, step)
-        end
+        local tenant, step = extras and extras.tenant, 0
+        if tenant or ordering.clock(number) then step = rule_index.step(record.task(wholes[k]), tenant or '') end
+        ordering.put(number, member, member, tenant, now15, step)
       end
     end
-    ordering.flush()  -- last, so that a job can be claimed only when it is complete
-    count('submitted', #fresh)
-    tx.changed, tx.alone = answered, #fresh == 1
+  end
+  for number, some in pairs(holds) do bulk('SADD', P .. 'held:' .. num(number), some) end
+  count('submitted', #fresh)
+  return members
+end
+
+local function answer_of(jobs, answer)  -- add index and id of each job that another stands in for
+  for i = 1, jobs.n do
+    if jobs.stands[i] then push(answer, num(i - 1), jobs.stands[i]) end
+  end
+  return answer
+end
+
+local function answered_ids(jobs)
+  if next(jobs.stands) == nil then return jobs.ids end
+  local ids = {}
+  for i = 1, jobs.n do ids[i] = jobs.stands[i] or jobs.ids[i] end
+  return ids
+end
+
+local function submit(keys, args)
+  begin(keys, args, true)
+  tx.listeners = call('EXISTS', P .. 'wait', P .. 'watched', P .. 'in') > 0
+  if tx.listeners and call('EXISTS', P .. 'in') == 1 then apply_deferred() end
+  if #args == 5 and args[2] == '1' and $new_job.flags(args[5]) == 0 and submit_one(args[3], args[5]) then
+    return tx.listeners and 1 or 0
+  end
+  local jobs = read_jobs(args, 2)
+  local conflict = find_fresh(jobs)
+  if conflict then return conflict end
+  if #jobs.fresh > 0 then
+    store_jobs(jobs)
+    ordering.flush()
+    tx.changed, tx.alone = answered_ids(jobs), #jobs.fresh == 1
   end
   settle()
-  return #answer > 1 and answer or tx.listeners and 1 or 0
+  return next(jobs.stands) ~= nil and answer_of(jobs, {'dup'}) or tx.listeners and 1 or 0
 end

@@ -1,12 +1,13 @@
 -- claim: lease waiting jobs to a worker.
 
 -- part: waiting
--- A waiting job with all that a lease tells its worker.
+-- A waiting job with all that a lease tells its worker. A member of a cancelled batch has expired at 0.
 SELECT r.order_key, r.seq, r.eligible_at, r.epoch, r.attempts, r.crashes,
        ifnull(r.timeout_ms, j.timeout_ms) AS timeout_ms, j.job_id, j.task, j.payload, j.tenant, j.trace_id,
-       j.max_retries, j.timeout_ms AS asked_timeout_ms, j.retry, j.expires_at, j.limits, r.tenant AS sharer,
-       r.parked_at, j.submitted_at
-  FROM ready r CROSS JOIN job j ON j.seq = r.seq
+       j.max_retries, j.timeout_ms AS asked_timeout_ms, j.retry,
+       CASE WHEN b.cancel_at IS NULL THEN j.expires_at ELSE 0 END AS expires_at, j.limits, r.tenant AS sharer,
+       r.parked_at, j.submitted_at, b.batch_id
+  FROM ready r CROSS JOIN job j ON j.seq = r.seq LEFT JOIN batch b ON b.seq = j.batch_seq
 
 -- name: claim_head
 -- The line of a class from some place on, with all that a lease tells its worker.
@@ -21,10 +22,10 @@ SELECT r.order_key, r.seq, r.eligible_at, r.epoch, r.attempts, r.crashes,
 -- params  worker_id, token, started_at, class_id, blocked_by, order_key, seq, held, assigned, blocked_for, blocked_ms
 -- holds   one writer at a time, so what was read is still the front
 INSERT INTO lease (seq, class_id, worker_id, token, started_at, eligible_at, epoch, attempts, crashes, timeout_ms,
-                   unique_key, order_key, tenant, held, assigned, parked_for, parked_ms)
+                   unique_key, order_key, tenant, held, assigned, parked_for, parked_ms, batch_seq, awaited)
 SELECT r.seq, r.class_id, :worker_id, :token, :started_at, r.eligible_at, r.epoch + 1, r.attempts + 1, r.crashes,
        ifnull(r.timeout_ms, j.timeout_ms), j.unique_key, r.order_key, r.tenant,
-       :held, :assigned, :blocked_for, :blocked_ms
+       :held, :assigned, :blocked_for, :blocked_ms, j.batch_seq, j.awaited
   FROM ready r CROSS JOIN job j ON j.seq = r.seq
  WHERE r.class_id = :class_id AND r.park = :blocked_by AND (r.order_key, r.seq) <= (:order_key, :seq);
 

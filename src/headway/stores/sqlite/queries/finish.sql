@@ -61,4 +61,5 @@ DELETE FROM lease WHERE seq IN (SELECT value FROM json_each(:seqs));
 -- name: leases_by_seq
 -- The leases that a batch of reports speaks of, with what may change how they end.
 -- params  seqs
-SELECT seq, token, cancel_at, unique_key, held FROM lease WHERE seq IN (SELECT value FROM json_each(:seqs));
+SELECT seq, token, cancel_at, unique_key, held, batch_seq, awaited FROM lease
+ WHERE seq IN (SELECT value FROM json_each(:seqs));

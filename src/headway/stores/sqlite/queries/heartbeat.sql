@@ -6,8 +6,9 @@ SELECT j.job_id, l.seq, l.token, j.task,
        CASE WHEN :payloads OR typeof(j.payload) <> 'blob' THEN j.payload ELSE x'' END AS payload, c.lane, j.tenant,
        j.trace_id, l.epoch, l.attempts, l.crashes, j.max_retries, l.timeout_ms,
        j.timeout_ms AS asked_timeout_ms, j.retry, l.started_at, l.cancel_at, c.needs,
-       l.worker_id, c.rung, l.assigned, j.submitted_at, l.eligible_at
+       l.worker_id, c.rung, l.assigned, j.submitted_at, l.eligible_at, b.batch_id
   FROM lease l CROSS JOIN job j ON j.seq = l.seq JOIN class c ON c.class_id = l.class_id
+  LEFT JOIN batch b ON b.seq = l.batch_seq
 
 -- name: forget_worker
 -- Forget a worker that has left and holds nothing.

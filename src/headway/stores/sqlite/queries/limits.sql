@@ -19,11 +19,12 @@ UPDATE job SET park = :blocked_by WHERE seq = :seq;
 -- params  seq, held
 UPDATE lease SET held = :held WHERE seq = :seq;
 
--- name: blocked_any
--- Whether the namespace has a blocked queue, and whether one is open in any namespace.
+-- name: set_aside
+-- Whether the namespace has a blocked queue, one is open in any namespace, and edges of the namespace are unsettled.
 -- params  namespace_id
-SELECT 1, (SELECT 1 FROM park INDEXED BY park_open WHERE open = 1 LIMIT 1) FROM park
- WHERE namespace_id = :namespace_id LIMIT 1;
+SELECT EXISTS (SELECT 1 FROM park WHERE namespace_id = :namespace_id),
+       EXISTS (SELECT 1 FROM park INDEXED BY park_open WHERE open = 1),
+       EXISTS (SELECT 1 FROM unsettled WHERE namespace_id = :namespace_id);
 
 -- name: blocked_open_due
 -- Open the blocked queues whose rate lets another job start.

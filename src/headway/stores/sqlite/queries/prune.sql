@@ -20,23 +20,32 @@ DELETE FROM outcome WHERE seq IN (SELECT value FROM json_each(:seqs));
 -- params  state, finished_at, namespace_id, limit
 SELECT o.seq FROM outcome o JOIN job j ON j.seq = o.seq
  WHERE o.state = :state AND o.state <> 'completed' AND o.finished_at <= :finished_at AND j.namespace_id = :namespace_id
+-- use unneeded
  ORDER BY o.seq LIMIT :limit;
 
 -- name: prune_beyond
 -- Jobs of one state that ended badly, but for the newest ones.
 -- params  state, namespace_id, limit, most
 -- plan    walks the index of what ended badly past the newest ones
-SELECT o.seq FROM outcome o JOIN job j ON j.seq = o.seq
- WHERE o.state = :state AND o.state <> 'completed' AND j.namespace_id = :namespace_id
- ORDER BY o.finished_at DESC, o.seq DESC LIMIT :limit OFFSET :most;
+SELECT j.seq FROM (SELECT o.seq FROM outcome o JOIN job n ON n.seq = o.seq
+                    WHERE o.state = :state AND o.state <> 'completed' AND n.namespace_id = :namespace_id
+                    ORDER BY o.finished_at DESC, o.seq DESC LIMIT -1 OFFSET :most) beyond
+ CROSS JOIN job j ON j.seq = beyond.seq
+ WHERE true
+-- use unneeded
+ LIMIT :limit;
 
 -- name: prune_beyond_completed
 -- Completed jobs but for those with the highest numbers.
 -- params  after, namespace_id, limit, most
 -- plan    walks the ended jobs from the highest number on, past those that stay
-SELECT o.seq FROM outcome o JOIN job j ON j.seq = o.seq
- WHERE o.seq > :after AND o.state = 'completed' AND j.namespace_id = :namespace_id
- ORDER BY o.seq DESC LIMIT :limit OFFSET :most;
+SELECT j.seq FROM (SELECT o.seq FROM outcome o JOIN job n ON n.seq = o.seq
+                    WHERE o.seq > :after AND o.state = 'completed' AND n.namespace_id = :namespace_id
+                    ORDER BY o.seq DESC LIMIT -1 OFFSET :most) beyond
+ CROSS JOIN job j ON j.seq = beyond.seq
+ WHERE true
+-- use unneeded
+ LIMIT :limit;
 
 -- name: prune_expiry
 -- The jobs that have expired. Those executing are left for later: they may come back to the queue.
@@ -56,7 +65,9 @@ DELETE FROM idempotency WHERE (namespace_id, tenant, idempotency_key) IN
 -- name: prune_scan
 -- A stretch of ended jobs by number, to look for completed ones that are old enough.
 -- params  after, finished_at, limit
-SELECT o.seq, o.state = 'completed' AND o.finished_at <= :finished_at AS old, j.namespace_id
+SELECT o.seq, o.state = 'completed' AND o.finished_at <= :finished_at
+-- use unneeded
+       AS old, j.namespace_id
   FROM outcome o JOIN job j ON j.seq = o.seq
  WHERE o.seq > :after ORDER BY o.seq LIMIT :limit;
 
@@ -88,13 +99,17 @@ UPDATE worker SET state = 'dead', waiting = 0 WHERE state <> 'dead' AND lease_en
 -- params  namespace_id, states, job_ids, limit
 SELECT o.seq, o.state FROM outcome o JOIN job j ON j.seq = o.seq
  WHERE j.namespace_id = :namespace_id AND o.state IN (SELECT value FROM json_each(:states))
-   AND j.job_id IN (SELECT value FROM json_each(:job_ids)) ORDER BY o.seq LIMIT :limit;
+   AND j.job_id IN (SELECT value FROM json_each(:job_ids))
+-- use unneeded
+ ORDER BY o.seq LIMIT :limit;
 
 -- name: purge_states
 -- Jobs that have ended in one of these states.
 -- params  namespace_id, states, limit
 SELECT o.seq, o.state FROM outcome o JOIN job j ON j.seq = o.seq
- WHERE j.namespace_id = :namespace_id AND o.state IN (SELECT value FROM json_each(:states)) ORDER BY o.seq LIMIT :limit;
+ WHERE j.namespace_id = :namespace_id AND o.state IN (SELECT value FROM json_each(:states))
+-- use unneeded
+ ORDER BY o.seq LIMIT :limit;
 
 -- name: prune_rates
 -- Forget rates that have caught up with the clock.

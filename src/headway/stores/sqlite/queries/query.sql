@@ -25,12 +25,14 @@ SELECT j.job_id, j.seq, j.task, j.payload, c.lane, c.needs, c.rung, j.tenant, j.
        coalesce(l.progress, o.progress) AS progress, coalesce(l.note, o.note) AS note,
        coalesce(o.error, r.error, d.error) AS error, coalesce(o.reason, r.reason, d.reason) AS reason, o.result_error,
        o.result, coalesce(o.token, r.token, d.token) AS token, j.limits, r.park, l.assigned,
-       coalesce(l.parked_for, o.parked_for) AS parked_for, coalesce(l.parked_ms, o.parked_ms, 0) AS parked_ms
+       coalesce(l.parked_for, o.parked_for) AS parked_for, coalesce(l.parked_ms, o.parked_ms, 0) AS parked_ms,
+       j.batch_seq, j.awaited, b.batch_id
   FROM job j JOIN class c ON c.class_id = j.class_id
   LEFT JOIN lease l ON l.seq = j.seq
   LEFT JOIN outcome o ON o.seq = j.seq
   LEFT JOIN ready r ON r.class_id = j.class_id AND r.park = j.park AND r.order_key = j.order_key AND r.seq = j.seq
   LEFT JOIN delayed d ON d.namespace_id = j.namespace_id AND d.due_at = j.due_at AND d.seq = j.seq
+  LEFT JOIN batch b ON b.seq = j.batch_seq
 
 -- name: find_any
 -- Jobs in any state, newest first.
@@ -102,10 +104,11 @@ SELECT seq, number, epoch, worker_id, started_at, ended_at, reason, error FROM a
  WHERE seq IN (SELECT value FROM json_each(:seqs)) ORDER BY seq, epoch;
 
 -- name: next_due
--- When the next delayed job falls due, or the next blocked queue opens.
--- params  namespace_id, now_at
+-- When the next delayed job falls due, or the next blocked queue opens. Held jobs are never due.
+-- params  namespace_id, now_at, held_at
 SELECT min(at) FROM (
-  SELECT (SELECT due_at FROM delayed WHERE namespace_id = :namespace_id ORDER BY due_at LIMIT 1) AS at
+  SELECT (SELECT due_at FROM delayed WHERE namespace_id = :namespace_id AND due_at < :held_at
+           ORDER BY due_at LIMIT 1) AS at
   UNION ALL SELECT (SELECT open_at FROM park WHERE namespace_id = :namespace_id AND open_at > :now_at
                      ORDER BY open_at LIMIT 1));
 
@@ -145,7 +148,7 @@ SELECT o.state, count(*) FROM outcome o JOIN job j ON j.seq = o.seq
 
 -- name: stats_lanes
 -- Each lane in numbers.
--- params  namespace_id
+-- params  namespace_id, held_at
 SELECT c.lane,
        sum((SELECT count(*) FROM ready r WHERE r.class_id = c.class_id))
          + sum((SELECT count(*) FROM transient t WHERE t.class_id = c.class_id)) AS waiting,
@@ -155,9 +158,11 @@ SELECT c.lane,
                        ELSE (SELECT r.eligible_at FROM ready r WHERE r.class_id = c.class_id AND r.park = ''
                               ORDER BY r.order_key, r.seq LIMIT 1)
            END) AS oldest_at,
-       sum((SELECT count(*) FROM delayed d WHERE d.namespace_id = c.namespace_id
+       sum((SELECT count(*) FROM delayed d WHERE d.namespace_id = c.namespace_id AND d.due_at < :held_at
                AND d.class_id = c.class_id)) AS delayed,
-       sum((SELECT count(*) FROM lease l WHERE l.class_id = c.class_id)) AS executing
+       sum((SELECT count(*) FROM lease l WHERE l.class_id = c.class_id)) AS executing,
+       sum((SELECT count(*) FROM delayed d WHERE d.namespace_id = c.namespace_id AND d.due_at = :held_at
+               AND d.class_id = c.class_id)) AS held
   FROM class c WHERE c.namespace_id = :namespace_id GROUP BY c.lane;
 
 -- name: stats_tally

@@ -1,0 +1,188 @@
+"""Submits graphs, and reads what jobs wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from headway.core.errors import BadEdge
+from headway.core.job import JobId, SubmitReply
+from headway.core.workflow import (
+    HELD_AT,
+    EdgeVerdict,
+    Graph,
+    GraphNode,
+    GraphReply,
+    NewBatch,
+    SourceStatus,
+    Upstream,
+    settle,
+    upstream_reason,
+)
+from headway.stores.sql.batch import BatchHandle, add_members, check_open, create_batch, find_batch, find_batch_by_key
+from headway.stores.sql.settle import cancel_all, release
+from headway.stores.sql.transaction import Transaction
+
+Added = Sequence[tuple[GraphNode, int]]  # New jobs with their numbers.
+
+
+class _Source(NamedTuple):
+    """A job or batch that jobs of a graph wait for."""
+
+    source: str
+    seq: int
+    tenant: str | None
+    status: SourceStatus = SourceStatus.LIVE
+    failing: bool = False
+
+
+async def submit_graph(tx: Transaction, graph: Graph) -> GraphReply:
+    """Store a graph. If this raises, the end of the transaction removes what it has written."""
+    batch, create = await _find_own_batch(tx, graph)
+    await _check_members(tx, graph, batch, create)
+    sources = await _check_sources(tx, graph, create)
+    if create is not None:
+        batch = await create_batch(tx, create)
+        sources[create.batch_id] = _Source(create.batch_id, batch.seq, create.tenant)
+    awaited = {edge.source for node in graph.nodes for edge in node.after}
+    batch_seq = None if batch is None else batch.seq
+    marks = {
+        node.job.job_id: (batch_seq if node.member else None, node.job.job_id in awaited or None)
+        for node in graph.nodes
+    }
+    jobs = [node.job._replace(due_at=HELD_AT) if node.after else node.job for node in graph.nodes]
+    replies, numbers = await tx.submit_jobs(jobs, marks)
+    added = [(node, numbers[node.job.job_id]) for node in graph.nodes if node.job.job_id in numbers]
+    if batch is not None:
+        await add_members(tx, batch, [node for node, _ in added if node.member])
+    dependants = [(node, seq) for node, seq in added if node.after]
+    if dependants:
+        sources |= {node.job.job_id: _Source(node.job.job_id, seq, node.job.tenant) for node, seq in added}
+        await _resolve(tx, sources, awaited, zip(graph.nodes, replies, strict=True))
+        await _mark_existing(tx, sources, dependants, {*numbers.values(), batch_seq if create else None})
+        await _add_edges(tx, sources, dependants, back=graph.back)
+    await tx.settle_edges()
+    return GraphReply(replies, None if batch is None else batch.batch_id, create is not None)
+
+
+async def upstreams(tx: Transaction, job_ids: Sequence[JobId], *, results: bool) -> list[list[Upstream]]:
+    """Return what each job waits or waited for, in the order in which its edges were given."""
+    numbers = {job_id: source.seq for job_id, source in (await _read_sources(tx, job_ids)).items()}
+    found: dict[int, list[Upstream]] = {}
+    for row in await tx.db.rows("edges_to", tx.rows.array(numbers.values()), results):
+        found.setdefault(row["dependant_seq"], []).append(tx.rows.upstream(row))
+    return [found.get(numbers.get(job_id, 0), []) for job_id in job_ids]
+
+
+# ---------------------------------------------------------------------- the batch and the sources
+
+
+async def _find_own_batch(tx: Transaction, graph: Graph) -> tuple[BatchHandle | None, NewBatch | None]:
+    """Return the batch of a graph's members, if it exists, and the batch to create, if it does not."""
+    new = graph.create
+    if new is None:
+        return (None if graph.batch_id is None else await find_batch(tx, graph.batch_id)), None
+    known = None if new.key is None else await find_batch_by_key(tx, new.key, new.tenant)
+    known = known or await find_batch(tx, new.batch_id)
+    return known, new if known is None else None
+
+
+async def _check_members(
+    tx: Transaction, graph: Graph, batch: BatchHandle | None, create: NewBatch | None
+) -> None:  # fmt: skip
+    """Raise ``BatchNotFound`` or ``BatchClosed`` if the batch, or the parent of a new one, takes no members."""
+    if create is not None:
+        if create.parent is not None:
+            check_open(await find_batch(tx, create.parent), create.parent)
+    elif graph.batch_id is not None and batch is None:
+        check_open(batch, graph.batch_id)
+    elif batch is not None and not batch.takes_jobs:
+        ids = [node.job.job_id for node in graph.nodes if node.member]
+        if len(await _read_sources(tx, ids)) < len(set(ids)):
+            check_open(batch, batch.batch_id)
+
+
+async def _check_sources(tx: Transaction, graph: Graph, create: NewBatch | None) -> dict[str, _Source]:
+    """Return the sources that exist already. Raises ``BadEdge``."""
+    inner: dict[str, str | None] = {node.job.job_id: node.job.tenant for node in graph.nodes}
+    if create is not None:
+        inner[create.batch_id] = create.tenant
+    outer = {edge.source for node in graph.nodes for edge in node.after} - inner.keys()
+    sources = await _read_sources(tx, outer)
+    for index, node in enumerate(graph.nodes):
+        for source, _ in node.after:
+            if source not in inner and source not in sources:
+                raise BadEdge(
+                    f"job {index} of the graph waits for {source}, which the store does not have", index=index
+                )
+            tenant = inner[source] if source in inner else sources[source].tenant
+            if node.job.tenant is not None and tenant != node.job.tenant:
+                raise BadEdge(f"job {index} of the graph waits for {source} of another tenant", index=index)
+    return sources
+
+
+async def _read_sources(tx: Transaction, ids: Iterable[str]) -> dict[str, _Source]:
+    """Return those of these jobs and batches that exist."""
+    wanted = [JobId(one) for one in ids]
+    found = await tx.db.run("sources", tx.rows.ids(wanted), tx.namespace_id) if wanted else ()
+    return {
+        source: _Source(source, seq, tx.rows.read_text(tenant), SourceStatus(status), bool(failing))
+        for source, seq, tenant, status, failing in found
+    }
+
+
+async def _resolve(
+    tx: Transaction, sources: dict[str, _Source], awaited: set[str], answers: Iterable[tuple[GraphNode, SubmitReply]]
+) -> None:
+    """Add the existing jobs that the store has in place of jobs of the graph."""
+    same = {
+        node.job.job_id: reply.job_id
+        for node, reply in answers
+        if node.job.job_id in awaited and node.job.job_id not in sources
+    }
+    known = await _read_sources(tx, same.values())
+    sources |= {job_id: known[other] for job_id, other in same.items()}
+
+
+async def _mark_existing(
+    tx: Transaction, sources: dict[str, _Source], dependants: Added, new: set[int | None]
+) -> None:  # fmt: skip
+    """Mark the jobs that were there before the graph and that an edge comes from now."""
+    existing = {sources[edge.source].seq for node, _ in dependants for edge in node.after} - new
+    if existing:
+        tx.exclude_others()  # The end of a source must not pass while its edges are written.
+        seqs = tx.rows.array(sorted(existing))
+        await tx.db.run("jobs_await", seqs)
+        await tx.db.run("leases_await", seqs)
+
+
+async def _add_edges(tx: Transaction, sources: dict[str, _Source], dependants: Added, *, back: bool) -> None:
+    """Write the edges into new jobs, settled by what their sources are now."""
+    edges: list[tuple[object, ...]] = []
+    held: list[tuple[object, ...]] = []
+    ended: dict[int, str] = {}
+    released: list[int] = []
+    for node, seq in dependants:
+        reason = None
+        into: dict[int, tuple[object, ...]] = {}  # Two jobs of a graph may stand for one existing job.
+        for place, (given, rule) in enumerate(node.after):
+            source, source_seq, _, status, failing = sources[given]
+            verdict = settle(rule, status, failing=failing)
+            if verdict is EdgeVerdict.CANCEL and reason is None:
+                reason = upstream_reason(source)
+            satisfied = reason is None and verdict is EdgeVerdict.SATISFY
+            into.setdefault(source_seq, (source_seq, seq, place, rule.value, satisfied, source))
+        pending = sum(not edge[4] for edge in into.values())
+        job = node.job
+        edges += into.values()
+        held.append((seq, pending, max(job.due_at or 0, tx.now_at + job.delay_ms), back))
+        if reason is not None:
+            ended[seq] = reason
+            sources[job.job_id] = sources[job.job_id]._replace(status=SourceStatus.FAILED)
+        elif not pending:
+            released.append(seq)
+    await tx.db.run_many("edge_add", edges)
+    await tx.db.run_many("dependant_add", held)
+    tx.count({"held": len(held)})
+    await cancel_all(tx, ended)
+    await release(tx, released)

@@ -1,0 +1,256 @@
+"""Settles edges when their source has ended or is live again: releases, cancels and holds dependants."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headway.core.job import State
+from headway.core.workflow import (
+    CALLBACKS,
+    HELD_AT,
+    SETTLED_MAX,
+    EdgeRule,
+    EdgeVerdict,
+    SourceStatus,
+    batch_reason,
+    settle,
+    upstream_reason,
+)
+from headway.stores.sql.finish import cancel, is_unique_key_taken, take_back
+from headway.stores.sql.ordering import Ordering, Requeue
+from headway.stores.sql.transaction import Transaction
+from headway.stores.unreadable import read_state
+
+
+async def settle_moves(tx: Transaction) -> bool:
+    """Settle what this transaction has moved, if anything. Return whether something is left."""
+    return await tx.settle_edges() if tx.has_moves else False
+
+
+async def settle_edges(tx: Transaction) -> bool:
+    """Settle what this and earlier transactions have left, up to a bound. Return whether something is left.
+
+    This is how a database inside this process does it, where a statement costs little. A crash leaves nothing half done,
+    because all of it is one transaction. What is left is written with it.
+    """
+    if not (tx.has_moves or tx.has_unsettled):
+        return False
+    tx.exclude_others()
+    stored = await _load(tx)
+    while True:
+        while tx.unsettled and tx.edges_left:
+            await _settle_source(tx, next(iter(tx.unsettled)))
+        while tx.uncancelled and tx.edges_left:
+            await _cancel_members(tx, next(iter(tx.uncancelled)))
+        if not tx.changed_counts:
+            break
+        await _write_counts(tx)
+    await _store(tx, stored)
+    left = bool(tx.unsettled or tx.uncancelled)
+    if left:
+        await tx.wake_any()
+    return left
+
+
+async def _load(tx: Transaction) -> dict[tuple[int, bool], int]:
+    """Put what earlier transactions have left before what this one adds. Return it: source and kind, and its place."""
+    found = await tx.db.run("unsettled", tx.namespace_id, SETTLED_MAX) if tx.has_unsettled else ()
+    stored = {(source_seq, bool(members)): reached for source_seq, members, reached in found}
+    earlier = {source_seq: reached for (source_seq, members), reached in stored.items() if not members}
+    tx.unsettled = earlier | tx.unsettled
+    earlier = {source_seq: reached for (source_seq, members), reached in stored.items() if members}
+    tx.uncancelled = earlier | tx.uncancelled
+    return stored
+
+
+async def _store(tx: Transaction, stored: dict[tuple[int, bool], int]) -> None:
+    """Write what is left for later transactions."""
+    left = {(source_seq, False): reached for source_seq, reached in tx.unsettled.items()}
+    left |= {(source_seq, True): reached for source_seq, reached in tx.uncancelled.items()}
+    for source_seq, members in stored.keys() - left.keys():
+        await tx.db.run("unsettled_delete", source_seq, members)
+    for (source_seq, members), reached in left.items():
+        if stored.get((source_seq, members)) != reached:
+            await tx.db.run("unsettled_put", tx.namespace_id, source_seq, members, reached)
+
+
+# ---------------------------------------------------------------------- edges
+
+
+async def _settle_source(tx: Transaction, source_seq: int) -> None:
+    """Settle the next edges of a source, in the order in which their dependants were submitted."""
+    source = await tx.db.row("source", source_seq)
+    if source is None:
+        del tx.unsettled[source_seq]
+        return
+    source_id, status, failing = source[0], SourceStatus(source[1]), bool(source[2])
+    after = (source_seq, tx.unsettled[source_seq])
+    edges = _page(
+        tx, tx.unsettled, source_seq,
+        await tx.db.run("edges_from", *after, tx.namespace_id, HELD_AT, tx.edges_left + 1),
+    )  # fmt: skip
+    verdicts = {rule: settle(rule, status, failing=failing) for rule in EdgeRule}
+    reason = upstream_reason(source_id)
+    satisfied: list[int] = []
+    held: set[int] = set()
+    ended: list[int] = []
+    again: dict[int, bool] = {}
+    for seq, text, is_satisfied, is_held, state, why in edges:
+        rule = EdgeRule(text)
+        verdict = verdicts[rule]
+        if is_held:
+            held.add(seq)
+        if verdict is EdgeVerdict.SATISFY:
+            if not is_satisfied:
+                satisfied.append(seq)
+        elif verdict is EdgeVerdict.CANCEL:
+            if is_held:
+                ended.append(seq)
+        elif status is SourceStatus.LIVE and state is not None:
+            because = state == State.CANCELLED and tx.rows.read_text(why) == reason
+            if because or (is_satisfied and rule in CALLBACKS):
+                again[seq] = bool(is_satisfied)
+    await cancel_all(tx, dict.fromkeys(ended, reason))
+    if again:
+        await _hold_again(tx, source_seq, again)
+    if satisfied:
+        await tx.db.run("edges_satisfy", source_seq, tx.rows.array(satisfied))
+        found = await tx.db.run("dependants_lower", tx.rows.array(satisfied))
+        free = {seq for seq, pending in found if pending == 0}
+        await release(tx, [seq for seq in satisfied if seq in free and seq in held])
+
+
+def _page(tx: Transaction, left: dict[int, int], seq: int, found: Sequence[Any]) -> Sequence[Any]:
+    """Return the rows that the transaction may still handle, and note how far that comes. ``found`` has one more."""
+    page = found[: tx.edges_left]
+    if len(page) < len(found):
+        left[seq] = page[-1][0]
+    else:
+        del left[seq]
+    tx.edges_left -= len(page)
+    return page
+
+
+async def release(tx: Transaction, seqs: Sequence[int]) -> None:
+    """Let held jobs wait for a slot, or until the delay of each has passed."""
+    if not seqs:
+        return
+    numbers = tx.rows.array(seqs)
+    found = await tx.db.run("held_jobs", tx.namespace_id, HELD_AT, numbers)
+    await tx.db.run("held_delete", tx.namespace_id, HELD_AT, numbers)
+    ordering = Ordering(tx)
+    for *columns, job_id, due_at, back, batch_seq in found:
+        job = Requeue(*columns)
+        if due_at > tx.now_at:
+            await tx.put_delayed(job, due_at)
+        else:
+            [number] = await tx.next_numbers(1) if back else [job.seq]
+            await ordering.put(job, tx.now_at, number, early=not back)
+        if batch_seq is not None:
+            tx.changed_counts.setdefault(batch_seq, Counter())["held"] -= 1
+        tx.changed.append(job_id)
+    tx.count({"released": len(found)})
+
+
+async def cancel_all(tx: Transaction, reasons: Mapping[int, str]) -> None:
+    """Cancel live jobs, each with a reason, in order."""
+    if not reasons:
+        return
+    rows = {row["seq"]: row for row in await tx.db.rows("get_by_seq", tx.rows.array(reasons))}
+    for seq, reason in reasons.items():
+        await cancel(tx, rows[seq], reason)
+        tx.changed.append(rows[seq]["job_id"])
+
+
+async def _hold_again(tx: Transaction, source_seq: int, again: dict[int, bool]) -> None:
+    """Hold ended jobs as if they were new, by number, with whether their edge from the source was satisfied."""
+    rows = {row["seq"]: row for row in await tx.db.rows("get_by_seq", tx.rows.array(again))}
+    for seq, was_satisfied in again.items():
+        row = rows[seq]
+        if await is_unique_key_taken(tx, row):
+            continue
+        job = await take_back(tx, row)
+        if job is None:
+            continue
+        if was_satisfied:
+            await tx.db.run("edge_unsatisfy", source_seq, seq)
+            await tx.db.run("dependant_raise", seq)
+        await tx.put_delayed(job, HELD_AT)
+        tx.moved(row, read_state(row["state"]), State.QUEUED, held=1)
+        tx.changed.append(row["job_id"])
+        await _settle_dependant(tx, seq)
+
+
+async def _settle_dependant(tx: Transaction, seq: int) -> None:
+    """Settle all edges into a held job at once."""
+    pending = 0
+    newly: list[int] = []
+    reason = None
+    for row in await tx.db.rows("edges_to", tx.rows.array([seq]), False):
+        verdict = settle(EdgeRule(row["rule"]), SourceStatus(row["status"]), failing=bool(row["failing"]))
+        if verdict is EdgeVerdict.CANCEL:
+            reason = upstream_reason(row["source"])
+            break
+        if not row["satisfied"]:
+            if verdict is EdgeVerdict.SATISFY:
+                newly.append(row["source_seq"])
+            else:
+                pending += 1
+    for source_seq in newly:
+        await tx.db.run("edges_satisfy", source_seq, tx.rows.array([seq]))
+        await tx.db.run("dependants_lower", tx.rows.array([seq]))
+    if reason is not None:
+        await cancel_all(tx, {seq: reason})
+    elif not pending:
+        await release(tx, [seq])
+
+
+# ---------------------------------------------------------------------- batches
+
+
+async def _cancel_members(tx: Transaction, batch_seq: int) -> None:
+    """Cancel members of a cancelled batch, up to the bound of the transaction."""
+    found = await tx.db.run("members_next", batch_seq, tx.uncancelled[batch_seq], tx.edges_left + 1)
+    live = [seq for seq, is_live in _page(tx, tx.uncancelled, batch_seq, found) if is_live]
+    await cancel_all(tx, dict.fromkeys(live, batch_reason(await tx.db.first("source", batch_seq))))
+
+
+async def _write_counts(tx: Transaction) -> None:
+    """Write what has changed in the counts of batches, and find those that failed, ended or began a round."""
+    while tx.changed_counts:
+        changes, tx.changed_counts = sorted(tx.changed_counts.items()), {}
+        for batch_seq, change in changes:
+            await _write_count(tx, batch_seq, change)
+
+
+async def _write_count(tx: Transaction, batch_seq: int, change: Counter[str]) -> None:
+    names = ("live", "children", "held", "completed", "failed", "cancelled")
+    batch = await tx.db.row("batch_count", batch_seq, *(change[name] for name in names))
+    is_open, live, failed, cancelled, failing, round_, cancel_at, finished_at, parent_seq = batch
+    completed = not (failed or cancelled)
+    before = failing, round_, finished_at
+    if finished_at is not None and live:
+        had_completed = failed == change["failed"] and cancelled == change["cancelled"]
+        failing, round_, finished_at = False, round_ + 1, None
+        _count_child(tx, parent_seq, completed=had_completed, ended=-1)
+    if change["bad"] and not failing and cancel_at is None:
+        failing = True
+    if finished_at is None and not is_open and not live:
+        finished_at = tx.now_at
+        _count_child(tx, parent_seq, completed=completed, ended=1)
+    if (failing, round_, finished_at) != before:
+        await tx.db.run("batch_set_state", bool(failing), round_, finished_at, batch_seq)
+        tx.unsettled[batch_seq] = 0
+
+
+def _count_child(tx: Transaction, parent_seq: int | None, *, completed: bool, ended: int) -> None:
+    """Count the ending of a child batch in its parent, or take it back with ``ended=-1``."""
+    if parent_seq is None:
+        return
+    change = tx.changed_counts.setdefault(parent_seq, Counter())
+    change["live"] -= ended
+    change["children"] -= ended
+    change["completed" if completed else "failed"] += ended
+    change["bad"] += ended == 1 and not completed
