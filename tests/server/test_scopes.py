@@ -76,6 +76,8 @@ MATRIX = {
     "POST /internal/workers/{worker_id}/output": "worker",
     "POST /internal/workers/{worker_id}/poll": "worker",
     "POST /internal/workers/{worker_id}/result": "worker",
+    "POST /internal/workers/{worker_id}/step": "worker",
+    "POST /internal/workers/{worker_id}/steps": "worker",
     "POST /task": "submit",
     "PUT /api/v1/policy": "admin",
     "WS /api/v1/interactive": "submit",
