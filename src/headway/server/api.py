@@ -17,6 +17,7 @@ from headway.server.maintenance import MountedMaintenance, run_maintenance
 from headway.server.messages import describe_messages
 from headway.server.routes import (
     admin,
+    batches,
     bulk,
     crons,
     fasdis,
@@ -45,6 +46,7 @@ With tokens in use, send `Authorization: Bearer hw_…`; each operation names th
 LICENSE = {"name": "MIT", "identifier": "MIT"}
 TAGS = {
     "tasks": "Submit tasks, look at them, cancel and retry them.",
+    "batches": "Counted sets of tasks, with their results.",
     "queue": "The queue in numbers, and its dead letters.",
     "policy": "The policy in force.",
     "streams": "What happens to a task, as it happens.",
@@ -57,6 +59,7 @@ TAGS = {
 }
 FAMILIES = (
     tasks,
+    batches,
     bulk,
     queue,
     overview,
