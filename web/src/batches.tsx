@@ -290,7 +290,7 @@ function Graph({ graph }: { graph: BatchGraph }) {
       <svg
         width={width}
         height={height}
-        role="img"
+        role="group"
         aria-label={`${plural(graph.nodes.length, "job")}, ${plural(graph.edges.length, "dependency", "dependencies")}`}
       >
         {graph.edges.map((edge) => {
