@@ -185,15 +185,21 @@ export function Jobs() {
                   )}
                   <th scope="col">State</th>
                   <th scope="col">Task</th>
-                  <th scope="col">Tenant</th>
-                  <th scope="col">Lane</th>
+                  <th scope="col" class="wide">
+                    Tenant
+                  </th>
+                  <th scope="col" class="wide">
+                    Lane
+                  </th>
                   <th scope="col" class="num">
                     For
                   </th>
                   <th scope="col" class="num wide">
                     Attempt
                   </th>
-                  <th scope="col">Why, progress or error</th>
+                  <th scope="col" class="wide">
+                    Why, progress or error
+                  </th>
                   <th scope="col">Starts in</th>
                   <th scope="col" class="wide">
                     Worker
@@ -361,9 +367,12 @@ class JobRow extends Component<RowProps> {
             {task.payload.task_type}
           </Link>
           <span class="two mono">{parameters(task.payload.parameters) || id.slice(-8)}</span>
+          <span class="narrow">
+            <Reasoning task={task} />
+          </span>
         </td>
-        <td>{task.tenant ?? <span class="soft">–</span>}</td>
-        <td class="nowrap">
+        <td class="wide">{task.tenant ?? <span class="soft">–</span>}</td>
+        <td class="nowrap wide">
           {task.priority}
           {task.duration && <small> · {task.duration}</small>}
         </td>
@@ -373,7 +382,7 @@ class JobRow extends Component<RowProps> {
         <td class="num wide">
           {task.attempt_count} <small>of {task.max_retries + 1}</small>
         </td>
-        <td class="why">
+        <td class="why wide">
           <Reasoning task={task} />
         </td>
         <td>

@@ -326,3 +326,26 @@ export function ActionButton({
     </button>
   );
 }
+
+/** The head of a table: names of columns, some with a class. `actions`: a last column whose name only readers hear. */
+export function Columns({ names, actions = false }: { names: (string | [string, string])[]; actions?: boolean }) {
+  return (
+    <thead>
+      <tr>
+        {names.map((column) => {
+          const [name, kind] = typeof column === "string" ? [column, undefined] : column;
+          return (
+            <th key={name} scope="col" class={kind}>
+              {name}
+            </th>
+          );
+        })}
+        {actions && (
+          <th scope="col">
+            <span class="hidden">Actions</span>
+          </th>
+        )}
+      </tr>
+    </thead>
+  );
+}
