@@ -97,10 +97,11 @@ def test_the_image_copies_files_that_exist_and_is_nobody() -> None:
 def test_the_image_installs_by_hash_alone() -> None:
     # S-39
     installs = re.findall(r"pip install ([^\\&\n]*)", DOCKERFILE)
-    assert len(installs) == 2
-    assert "--require-hashes" in installs[0]
-    assert installs[0].rstrip().endswith("-r requirements/image.txt")
-    assert {"--no-deps", "--no-index", "--no-build-isolation"} <= set(installs[1].split())
+    packages, node, headway = installs
+    for install, lock in ((packages, "image.txt"), (node, "web.txt")):
+        assert "--require-hashes" in install
+        assert install.rstrip().endswith(f"-r requirements/{lock}")
+    assert {"--no-deps", "--no-index", "--no-build-isolation"} <= set(headway.split())
     assert set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)) == {"${PYTHON_IMAGE}"}
 
 

@@ -23,7 +23,7 @@ def paths() -> list[tuple[str, str]]:
     return [
         (method, re.sub(r"\{\w+\}", "0", path))
         for method, path in found
-        if method != "WS" and not path.endswith(("/events", "/poll"))
+        if method != "WS" and not path.endswith(("/events", "/poll", "/live"))
     ]
 
 
@@ -38,7 +38,8 @@ async def test_no_route_sets_a_cookie_or_redirects(http: httpx.AsyncClient, app:
     for method, path in known:
         for more in ("", "/", "?next=//evil.example&url=https://evil.example&redirect=/\\evil.example"):
             answer = await http.request(method, path + more, content=b"{}", headers=headers)
-            assert "set-cookie" not in answer.headers, (method, path + more)
+            if path != "/api/v1/session":  # Signing in and out is what sets a cookie.
+                assert "set-cookie" not in answer.headers, (method, path + more)
             assert not answer.is_redirect, (method, path + more)
             assert "location" not in answer.headers or answer.headers["location"].startswith("/api/v1/"), path + more
 

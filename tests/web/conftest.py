@@ -6,16 +6,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests.conftest import ADDRESSES
-from tests.web.browser import WatchedPage, launch_options
+from tests.web.browser import PATIENCE_MS, WatchedPage, launch_options
 from tests.web.site import Site
 
+expect.set_options(timeout=PATIENCE_MS)  # A machine that is busy with tests may keep a page waiting.
 OpenPage = Callable[..., WatchedPage]
 
 
-@pytest.fixture(scope="session")
+# Not for the whole session: while Playwright runs, no other test of the process can run an event loop.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A Chromium without a window: the one that `make test` unpacks, or the system's."""
     with sync_playwright() as playwright:
@@ -40,7 +42,7 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
     assert [found for page in pages for found in page.wrong] == []
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A server and worker on SQLite, with jobs in all states. Tests that share it look, or change what they made."""
     yield from _site(tmp_path_factory.mktemp("site"), "sqlite")
@@ -52,7 +54,7 @@ def other_site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     yield from _site(tmp_path_factory.mktemp(request.param), request.param)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A server on an empty store, without a worker."""
     folder = tmp_path_factory.mktemp("empty")

@@ -51,7 +51,7 @@ rungs = [
 [tenants.weights]
 acme = 3
 """
-PATIENCE = 20.0
+PATIENCE = 30.0
 
 
 class Site:

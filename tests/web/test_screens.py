@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
+from tests.conftest import ADDRESSES
 from tests.web.conftest import OpenPage
 from tests.web.site import Site
 
@@ -208,6 +211,14 @@ def test_main_screens_work_on_other_stores(other_site: Site, open_page: OpenPage
     expect(watched.page.locator(".problem")).to_have_count(0)
 
 
+@pytest.fixture
+def long_list(tmp_path: Path) -> Iterator[Site]:
+    """A server with 500 waiting jobs and no worker."""
+    with Site(tmp_path, ADDRESSES["sqlite"](tmp_path), worker=False) as started:
+        started.post("tasks/bulk", [{"task_type": "a.b", "parameters": {"number": one}} for one in range(500)])
+        yield started
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_screens_are_accessible(site: Site, open_page: OpenPage, theme: str) -> None:
     watched = open_page(site.ui, color_scheme=theme)
@@ -216,14 +227,14 @@ def test_screens_are_accessible(site: Site, open_page: OpenPage, theme: str) -> 
         watched.page.goto(site.ui + path)
         expect(watched.page.get_by_role("heading", level=1, name=name, exact=True)).to_be_visible()
         watched.page.locator(".card").first.wait_for()
-        assert watched.accessibility_problems() == [], name
+        assert watched.accessibility_problems(contrast_only=theme == "dark") == [], name
     task = site.get("tasks", q="state:queued task:reports.export")["items"][0]
     watched.page.goto(f"{site.ui}jobs/{task['task_id']}")
     watched.page.locator(".timeline").wait_for()
-    assert watched.accessibility_problems() == []
+    assert watched.accessibility_problems(contrast_only=theme == "dark") == []
     watched.page.keyboard.press("?")
     expect(watched.page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
-    assert watched.accessibility_problems() == []
+    assert watched.accessibility_problems(contrast_only=theme == "dark") == []
 
 
 def test_screens_fit_a_phone(site: Site, open_page: OpenPage) -> None:
@@ -257,3 +268,84 @@ def test_empty_screens_say_what_to_do_next(empty: Site, open_page: OpenPage, pat
     watched.expected = ("status of 404",)
     watched.page.goto(empty.ui + path)
     expect(watched.page.get_by_text(says)).to_be_visible()
+
+
+BATCH = {
+    "batch_id": "b-1",
+    "name": "import-7",
+    "key": "import-7",
+    "tenant": "acme",
+    "status": "running",
+    "counts": {
+        "total": 10_000,
+        "held": 1,
+        "waiting": 3_999,
+        "running": 4,
+        "completed": 5_990,
+        "failed": 6,
+        "cancelled": 0,
+    },
+    "created_at": "2026-01-01T00:00:00Z",
+    "finished_at": None,
+    "ends_in_seconds": 754.0,
+}
+GRAPH = {
+    "nodes": [
+        {"task_id": "a", "task_type": "fetch", "status": "completed"},
+        {"task_id": "b", "task_type": "parse", "status": "failed"},
+        {"task_id": "c", "task_type": "store", "status": "queued"},
+    ],
+    "edges": [
+        {"source": "a", "target": "b", "on_failure": "cancel"},
+        {"source": "b", "target": "c", "on_failure": "run"},
+    ],
+}
+
+
+def test_batches_show_their_progress_and_a_graph(site: Site, open_page: OpenPage) -> None:
+    """The replies are those of the contract, so that a release without batches can test the screen too."""
+    watched = open_page(site.ui)
+    replies = {
+        "batches": {"items": [BATCH], "next_cursor": None},
+        "batches/b-1": BATCH,
+        "batches/b-1/graph": GRAPH,
+    }
+    asked: list[object] = []
+
+    def answer(route: Route) -> None:
+        path = route.request.url.rpartition("/api/v1/")[2]
+        if route.request.method == "POST":
+            asked.append((path, route.request.post_data_json))
+        route.fulfill(json=replies.get(path.partition("?")[0], BATCH))
+
+    watched.page.route("**/api/v1/batches**", answer)
+    watched.page.goto(f"{site.ui}batches")
+    row = watched.row("import-7")
+    expect(row).to_contain_text("5,996 of 10,000 jobs")
+    expect(row).to_contain_text("in about 12m 34s")
+    row.get_by_role("link", name="import-7").click()
+    expect(watched.page.get_by_role("heading", level=1, name="import-7")).to_be_visible()
+    graph = watched.page.get_by_role("group", name="3 jobs, 2 dependencies")
+    expect(graph).to_be_visible()
+    places = [float(box.get_attribute("x") or 0) for box in graph.locator("rect").all()]
+    assert places == sorted(places)
+    assert len(set(places)) == 3
+    assert watched.accessibility_problems() == []
+    watched.page.get_by_role("button", name="Retry").click()
+    watched.button("the failed jobs and those after them").click()
+    expect(watched.page.locator(".toast")).to_contain_text("those after them run again")
+    assert asked == [("batches/b-1/retry", {"mode": "failed_and_after"})]
+
+
+def test_a_list_of_five_hundred_rows_draws_those_near_the_screen(long_list: Site, open_page: OpenPage) -> None:
+    watched = open_page(f"{long_list.ui}jobs?limit=500")
+    table = watched.page.locator("table.jobs")
+    expect(table).to_have_attribute("aria-rowcount", "501")
+    expect(watched.row("number=499")).to_be_visible()
+    assert watched.page.locator("tbody tr").count() < 80
+    watched.page.keyboard.press("End")
+    expect(watched.row("number=0")).to_be_visible()
+    assert watched.page.locator("tbody tr").count() < 80
+    first, last = watched.page.locator("tbody tr[id]").first, watched.page.locator("tbody tr[id]").last
+    assert int(last.get_attribute("aria-rowindex") or 0) == 501
+    assert int(first.get_attribute("aria-rowindex") or 0) > 400

@@ -6,7 +6,7 @@ import { refresh } from "./live";
 import { useResource } from "./resource";
 import { Link, query, setQuery } from "./router";
 import { maySubmit, say, sayProblem } from "./state";
-import { ActionButton, Choice, Command, Empty, Menu, Problem, StateBadge, Time } from "./ui";
+import { ActionButton, Choice, Columns, Command, Empty, Menu, Problem, StateBadge, Time } from "./ui";
 
 interface BatchItem {
   batch_id: string;
@@ -84,28 +84,18 @@ export function Batches() {
         <section class="card flush" aria-label="Batches">
           <div class="scroll">
             <table>
-              <thead>
-                <tr>
-                  <th scope="col">Batch</th>
-                  <th scope="col">State</th>
-                  <th scope="col">Progress</th>
-                  <th scope="col" class="num">
-                    Waiting
-                  </th>
-                  <th scope="col" class="num">
-                    Running
-                  </th>
-                  <th scope="col" class="num">
-                    Failed
-                  </th>
-                  <th scope="col" class="num">
-                    Made
-                  </th>
-                  <th scope="col" class="num">
-                    Ends
-                  </th>
-                </tr>
-              </thead>
+              <Columns
+                names={[
+                  "Batch",
+                  "State",
+                  "Progress",
+                  ["Waiting", "num"],
+                  ["Running", "num"],
+                  ["Failed", "num"],
+                  ["Made", "num"],
+                  ["Ends", "num"],
+                ]}
+              />
               <tbody>
                 {items.map((batch) => (
                   <tr key={batch.batch_id}>
@@ -290,7 +280,7 @@ function Graph({ graph }: { graph: BatchGraph }) {
       <svg
         width={width}
         height={height}
-        role="img"
+        role="group"
         aria-label={`${plural(graph.nodes.length, "job")}, ${plural(graph.edges.length, "dependency", "dependencies")}`}
       >
         {graph.edges.map((edge) => {

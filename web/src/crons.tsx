@@ -9,7 +9,7 @@ import { Link } from "./router";
 import { scheduleInWords } from "./schedule";
 import { word } from "./search";
 import { mayAdminister, say, sayProblem } from "./state";
-import { ActionButton, Empty, JobLink, Problem, StateBadge, Time } from "./ui";
+import { ActionButton, Columns, Empty, JobLink, Problem, StateBadge, Time } from "./ui";
 
 export function Crons() {
   const { data, problem } = useResource("crons", () => get<CronPage>("crons"));
@@ -30,20 +30,10 @@ export function Crons() {
         <section class="card flush" aria-label="Crons">
           <div class="scroll">
             <table>
-              <thead>
-                <tr>
-                  <th scope="col">Task</th>
-                  <th scope="col">Schedule</th>
-                  <th scope="col">Next</th>
-                  <th scope="col">Last run</th>
-                  <th scope="col">If it overlaps or was missed</th>
-                  {mayAdminister.value && (
-                    <th scope="col">
-                      <span class="hidden">Actions</span>
-                    </th>
-                  )}
-                </tr>
-              </thead>
+              <Columns
+                names={["Task", "Schedule", "Next", "Last run", "If it overlaps or was missed"]}
+                actions={mayAdminister.value}
+              />
               <tbody>
                 {data.items.map((cron) => (
                   <Cron key={cron.task_type} cron={cron} />

@@ -7,7 +7,7 @@ import { brief, full } from "./format";
 import { overview } from "./live";
 import { useResource } from "./resource";
 import { Link } from "./router";
-import { Count, Empty, JobLink, Problem, Time } from "./ui";
+import { Columns, Count, Empty, JobLink, Problem, Time } from "./ui";
 
 const VERBS = ["replay", "purge"] as const;
 
@@ -41,30 +41,18 @@ export function DeadLetters() {
         <section class="card flush" aria-label="Groups of dead letters">
           <div class="scroll">
             <table>
-              <thead>
-                <tr>
-                  <th scope="col">Task and error</th>
-                  <th scope="col" class="num">
-                    Jobs
-                  </th>
-                  <th scope="col" class="num">
-                    1 h
-                  </th>
-                  <th scope="col" class="num">
-                    24 h
-                  </th>
-                  <th scope="col" class="num">
-                    7 d
-                  </th>
-                  <th scope="col" class="num">
-                    Last
-                  </th>
-                  <th scope="col">Example</th>
-                  <th scope="col">
-                    <span class="hidden">Actions</span>
-                  </th>
-                </tr>
-              </thead>
+              <Columns
+                names={[
+                  "Task and error",
+                  ["Jobs", "num"],
+                  ["1 h", "num"],
+                  ["24 h", "num"],
+                  ["7 d", "num"],
+                  ["Last", "num"],
+                  "Example",
+                ]}
+                actions
+              />
               <tbody>
                 {groups.map((group) => (
                   <tr key={group.filter}>

@@ -42,6 +42,12 @@ export function seconds(value: number | null | undefined): string {
   return `${total} s`;
 }
 
+/** Return an age, in whole seconds below a minute and in whole minutes above, so that lists are calm. */
+export function age(value: number): string {
+  const whole = Math.max(0, Math.round(value));
+  return seconds(whole < 60 ? whole : whole - (whole % 60));
+}
+
 /** Return how far a moment is from now: 3m ago, in 20 s. */
 export function relative(moment: string | number, now: number): string {
   const away = (new Date(moment).getTime() - now) / 1_000;

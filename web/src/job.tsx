@@ -10,7 +10,7 @@ import { REASONS } from "./reasons";
 import { useResource } from "./resource";
 import { Link } from "./router";
 import { word } from "./search";
-import { Copy, copy, Empty, JobLink, Json, Menu, Problem, Stacked, StartRange, StateBadge, Time } from "./ui";
+import { Columns, Copy, copy, Empty, JobLink, Json, Menu, Problem, Stacked, StartRange, StateBadge, Time } from "./ui";
 
 const ENDED = ["completed", "failed", "cancelled", "dead_letter"];
 
@@ -276,20 +276,7 @@ function Attempts({ task }: { task: TaskReply }) {
       </header>
       <div class="scroll">
         <table>
-          <thead>
-            <tr>
-              <th scope="col" class="num">
-                Attempt
-              </th>
-              <th scope="col">Ended</th>
-              <th scope="col" class="num">
-                Ran
-              </th>
-              <th scope="col">How</th>
-              <th scope="col">Error</th>
-              <th scope="col">Worker</th>
-            </tr>
-          </thead>
+          <Columns names={[["Attempt", "num"], "Ended", ["Ran", "num"], "How", "Error", "Worker"]} />
           <tbody>
             {task.attempts.toReversed().map((attempt) => (
               <tr key={`${attempt.number} ${attempt.epoch}`}>

@@ -1,11 +1,11 @@
 /** Jobs: a search, its rows with why each waits and when it starts, and actions on rows or on all that match. */
 
-import { Component } from "preact";
+import { Component, type RefObject } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ActionButtons, actionsFor, Confirmations } from "./actions";
 import { get } from "./api";
 import type { TaskPage, TaskReply } from "./api.gen";
-import { brief, parameters, plural } from "./format";
+import { brief, parameters, plural, seconds } from "./format";
 import { list } from "./keys";
 import { selected } from "./live";
 import { REASONS } from "./reasons";
@@ -22,6 +22,48 @@ const LIMITS = [
 ] as const;
 const STATE = /(^|\s)state:(\S+)/;
 
+const WINDOW_ABOVE = 100; // Rows beyond which only those near the screen are in the document.
+const BEYOND = 12; // Rows above and below the screen that are there as well.
+const ROW_PIXELS = 49; // As in the style sheet; measured once a row is there.
+
+/** Return which rows to draw: all of a short list, of a long one those near the screen. */
+function useWindow(count: number, body: RefObject<HTMLTableSectionElement | null>) {
+  const [range, setRange] = useState({ first: 0, last: 40 });
+  const long = count > WINDOW_ABOVE;
+  const height = useRef(ROW_PIXELS);
+  useEffect(() => {
+    if (!long) return;
+    const look = () => {
+      const table = body.current;
+      if (table === null) return;
+      const row = table.querySelector<HTMLTableRowElement>("tr[id]");
+      if (row?.offsetHeight) height.current = row.offsetHeight;
+      const above = -table.getBoundingClientRect().top;
+      const first = Math.max(0, Math.floor(above / height.current) - BEYOND);
+      const last = Math.min(count, Math.ceil((above + innerHeight) / height.current) + BEYOND);
+      setRange((before) => (before.first === first && before.last === last ? before : { first, last }));
+    };
+    look();
+    addEventListener("scroll", look, { passive: true });
+    addEventListener("resize", look);
+    return () => {
+      removeEventListener("scroll", look);
+      removeEventListener("resize", look);
+    };
+  }, [long, count, body]);
+  return long ? { ...range, height: height.current } : { first: 0, last: count, height: height.current };
+}
+
+/** The room of rows that are not drawn. */
+function Spacer({ rows, height }: { rows: number; height: number }) {
+  if (rows <= 0) return null;
+  return (
+    <tr>
+      <td colSpan={10} style={{ height: `${rows * height}px`, padding: 0 }} />
+    </tr>
+  );
+}
+
 /** Keep the objects of rows that did not change, so that only changed rows are drawn again. */
 function useStableRows(items: TaskReply[] | undefined): TaskReply[] {
   const kept = useRef(new Map<string, { text: string; task: TaskReply }>());
@@ -32,8 +74,7 @@ function useStableRows(items: TaskReply[] | undefined): TaskReply[] {
     source.current = items;
     kept.current = new Map();
     rows.current = (items ?? []).map((task) => {
-      const { cursor: _, ...rest } = task;
-      const text = JSON.stringify(rest);
+      const text = shown(task);
       const old = before.get(task.task_id);
       const stable = old?.text === text ? old : { text, task };
       kept.current.set(task.task_id, stable);
@@ -41,6 +82,21 @@ function useStableRows(items: TaskReply[] | undefined): TaskReply[] {
     });
   }
   return rows.current;
+}
+
+/** Return what a row shows of a job: if it is the same, the row is. */
+function shown(task: TaskReply): string {
+  const { estimate, why, error, progress, payload } = task;
+  return JSON.stringify([
+    [task.status, payload, task.tenant, task.priority, task.duration, since(task), task.attempt_count],
+    [why?.map((reason) => reason.text), error?.type, error?.message, progress, task.reason, task.assigned_worker_id],
+    [
+      seconds(estimate?.p50),
+      seconds(estimate?.p90),
+      task.cancel_requested_at,
+      task.status === "completed" && task.result,
+    ],
+  ]);
 }
 
 export function Jobs() {
@@ -54,9 +110,12 @@ export function Jobs() {
   const data = explained.data ?? plain.data;
   const problem = explained.problem;
   const rows = useStableRows(data?.items);
-  const { marked, current, toggle, all, clear } = useSelection(rows, text);
   const state = STATE.exec(text)?.[2] ?? "";
-  const longest = Math.max(1, ...rows.map((row) => row.estimate?.p90 ?? 0));
+  // A power of two, so that the axis of all bars seldom changes.
+  const longest = 2 ** Math.ceil(Math.log2(Math.max(1, ...rows.map((row) => row.estimate?.p90 ?? 0))));
+  const body = useRef<HTMLTableSectionElement>(null);
+  const drawn = useWindow(rows.length, body);
+  const { marked, current, toggle, all, clear } = useSelection(rows, text, body);
   const search = (value: string) => {
     clear();
     go("jobs", { q: value, limit: limit === "50" ? null : limit });
@@ -111,7 +170,7 @@ export function Jobs() {
       ) : (
         <section class="card flush" aria-label="Jobs">
           <div class="scroll">
-            <table class="jobs">
+            <table class="jobs" aria-rowcount={rows.length + 1}>
               <thead>
                 <tr>
                   {maySubmit.value && (
@@ -126,25 +185,33 @@ export function Jobs() {
                   )}
                   <th scope="col">State</th>
                   <th scope="col">Task</th>
-                  <th scope="col">Tenant</th>
-                  <th scope="col">Lane</th>
+                  <th scope="col" class="wide">
+                    Tenant
+                  </th>
+                  <th scope="col" class="wide">
+                    Lane
+                  </th>
                   <th scope="col" class="num">
                     For
                   </th>
                   <th scope="col" class="num wide">
                     Attempt
                   </th>
-                  <th scope="col">Why, progress or error</th>
+                  <th scope="col" class="wide">
+                    Why, progress or error
+                  </th>
                   <th scope="col">Starts in</th>
                   <th scope="col" class="wide">
                     Worker
                   </th>
                 </tr>
               </thead>
-              <tbody>
-                {rows.map((task) => (
+              <tbody ref={body}>
+                <Spacer rows={drawn.first} height={drawn.height} />
+                {rows.slice(drawn.first, drawn.last).map((task, index) => (
                   <JobRow
                     key={task.task_id}
+                    index={drawn.first + index + 2}
                     task={task}
                     selectable={maySubmit.value}
                     marked={marked.has(task.task_id)}
@@ -153,6 +220,7 @@ export function Jobs() {
                     toggle={toggle}
                   />
                 ))}
+                <Spacer rows={rows.length - drawn.last} height={drawn.height} />
               </tbody>
             </table>
           </div>
@@ -206,7 +274,7 @@ function MatchActions(given: { text: string; states: string[]; rows: TaskReply[]
 }
 
 /** Which rows are selected and which is the current one, for keys and for the mouse. */
-function useSelection(rows: TaskReply[], text: string) {
+function useSelection(rows: TaskReply[], text: string, body: RefObject<HTMLTableSectionElement | null>) {
   const [marked, setMarked] = useState<ReadonlySet<string>>(new Set());
   const [current, setCurrent] = useState<string | null>(null);
   const toggle = useRef((id: string) => {
@@ -229,10 +297,13 @@ function useSelection(rows: TaskReply[], text: string) {
   );
   list.move = (by) => {
     const index = rows.findIndex((row) => row.task_id === current);
-    const next = rows[Math.max(0, Math.min(rows.length - 1, index < 0 ? 0 : index + by))];
+    const place = Math.max(0, Math.min(rows.length - 1, index < 0 ? 0 : index + by));
+    const next = rows[place];
     if (next === undefined) return;
     setCurrent(next.task_id);
-    document.getElementById(`job-${next.task_id}`)?.scrollIntoView({ block: "nearest" });
+    const row = document.getElementById(`job-${next.task_id}`);
+    if (row) row.scrollIntoView({ block: "nearest" });
+    else scrollBy(0, (body.current?.getBoundingClientRect().top ?? 0) + place * ROW_PIXELS - innerHeight / 2);
   };
   list.select = () => {
     if (current !== null && maySubmit.value) toggle(current);
@@ -246,6 +317,7 @@ function useSelection(rows: TaskReply[], text: string) {
 
 interface RowProps {
   task: TaskReply;
+  index: number;
   selectable: boolean;
   marked: boolean;
   current: boolean;
@@ -265,6 +337,7 @@ class JobRow extends Component<RowProps> {
     const waits = next.task.status === "queued";
     return (
       next.task !== this.props.task ||
+      next.index !== this.props.index ||
       next.marked !== this.props.marked ||
       next.current !== this.props.current ||
       next.selectable !== this.props.selectable ||
@@ -272,10 +345,10 @@ class JobRow extends Component<RowProps> {
     );
   }
 
-  override render({ task, selectable, marked, current, longest, toggle }: RowProps) {
+  override render({ task, index, selectable, marked, current, longest, toggle }: RowProps) {
     const id = task.task_id;
     return (
-      <tr id={`job-${id}`} data-current={current ? "true" : undefined} aria-selected={marked}>
+      <tr id={`job-${id}`} aria-rowindex={index} data-current={current ? "true" : undefined}>
         {selectable && (
           <td>
             <input
@@ -294,9 +367,12 @@ class JobRow extends Component<RowProps> {
             {task.payload.task_type}
           </Link>
           <span class="two mono">{parameters(task.payload.parameters) || id.slice(-8)}</span>
+          <span class="narrow">
+            <Reasoning task={task} />
+          </span>
         </td>
-        <td>{task.tenant ?? <span class="soft">–</span>}</td>
-        <td class="nowrap">
+        <td class="wide">{task.tenant ?? <span class="soft">–</span>}</td>
+        <td class="nowrap wide">
           {task.priority}
           {task.duration && <small> · {task.duration}</small>}
         </td>
@@ -306,7 +382,7 @@ class JobRow extends Component<RowProps> {
         <td class="num wide">
           {task.attempt_count} <small>of {task.max_retries + 1}</small>
         </td>
-        <td class="why">
+        <td class="why wide">
           <Reasoning task={task} />
         </td>
         <td>

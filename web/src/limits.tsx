@@ -5,7 +5,7 @@ import type { LadderReply, LimitItem, LimitsReply, RungItem, RungTask } from "./
 import { plural, seconds } from "./format";
 import { useResource } from "./resource";
 import { Link } from "./router";
-import { Count, Empty, JobLink, Meter, Problem, Time } from "./ui";
+import { Columns, Count, Empty, JobLink, Meter, Problem, Time } from "./ui";
 
 export function Limits() {
   const { data, problem } = useResource("limits", () => get<LimitsReply>("limits"));
@@ -63,18 +63,7 @@ function Table({ items }: { items: LimitItem[] }) {
   return (
     <div class="scroll">
       <table>
-        <thead>
-          <tr>
-            <th scope="col">Limit</th>
-            <th scope="col">Counts</th>
-            <th scope="col">Running</th>
-            <th scope="col">Rate</th>
-            <th scope="col" class="num">
-              Waiting
-            </th>
-            <th scope="col">Fullest</th>
-          </tr>
-        </thead>
+        <Columns names={["Limit", "Counts", "Running", "Rate", ["Waiting", "num"], "Fullest"]} />
         <tbody>
           {items.map((item) => (
             <Limit key={`${item.source} ${item.name}`} item={item} />

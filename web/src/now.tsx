@@ -13,6 +13,7 @@ import {
   ActionButton,
   Age,
   Choice,
+  Columns,
   Command,
   Count,
   Empty,
@@ -119,33 +120,19 @@ function Lanes({ found }: { found: Overview }) {
     <section class="card flush" aria-label="Lanes">
       <div class="scroll">
         <table>
-          <thead>
-            <tr>
-              <th scope="col">Lane</th>
-              <th scope="col" class="num">
-                Waiting
-              </th>
-              <th scope="col" class="num">
-                Running
-              </th>
-              <th scope="col">Slots</th>
-              <th scope="col" class="num">
-                Oldest
-              </th>
-              <th scope="col" class="num">
-                Waited p50 / p90
-              </th>
-              <th scope="col" class="wide">
-                Started, last hour
-              </th>
-              <th scope="col">Submitted now, starts in</th>
-              {mayAdminister.value && (
-                <th scope="col">
-                  <span class="hidden">Actions</span>
-                </th>
-              )}
-            </tr>
-          </thead>
+          <Columns
+            names={[
+              "Lane",
+              ["Waiting", "num"],
+              ["Running", "num"],
+              "Slots",
+              ["Oldest", "num"],
+              ["Waited p50 / p90", "num"],
+              ["Started, last hour", "wide"],
+              "Submitted now, starts in",
+            ]}
+            actions={mayAdminister.value}
+          />
           <tbody>
             {found.lanes.map((lane) => (
               <Lane key={lane.name} lane={lane} total={found.slots.total} longest={longest} />
@@ -367,16 +354,7 @@ function Accuracy({ found }: { found: Overview }) {
       {lanes.length ? (
         <div class="scroll">
           <table>
-            <thead>
-              <tr>
-                <th scope="col">Lane</th>
-                <th scope="col" class="num">
-                  Compared
-                </th>
-                <th scope="col">Started by their p50</th>
-                <th scope="col">by their p90</th>
-              </tr>
-            </thead>
+            <Columns names={["Lane", ["Compared", "num"], "Started by their p50", "by their p90"]} />
             <tbody>
               {lanes.map(([name, one]) => (
                 <tr key={name}>

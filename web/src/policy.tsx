@@ -8,7 +8,7 @@ import { plural, seconds } from "./format";
 import { overview, refresh } from "./live";
 import { useResource } from "./resource";
 import { mayAdminister, say, sayProblem } from "./state";
-import { ActionButton, Dialog, Problem, StartRange, Time } from "./ui";
+import { ActionButton, Columns, Dialog, Problem, StartRange, Time } from "./ui";
 
 type PolicyData = Record<string, unknown>;
 type Table = Record<string, Record<string, unknown>>;
@@ -268,16 +268,7 @@ function Forecast({ draft, slots }: { draft: PolicyData | null; slots: number | 
   return (
     <div class="scroll">
       <table>
-        <thead>
-          <tr>
-            <th scope="col">Submitted now to</th>
-            <th scope="col">starts in</th>
-            <th scope="col">would start in</th>
-            <th scope="col" class="num">
-              p50
-            </th>
-          </tr>
-        </thead>
+        <Columns names={["Submitted now to", "starts in", "would start in", ["p50", "num"]]} />
         <tbody>
           {lanes.map(([name, lane]) => (
             <tr key={name}>
@@ -387,18 +378,7 @@ function Versions({ current, onApplied }: { current: number; onApplied: () => vo
       {items.length > 0 && (
         <div class="scroll">
           <table>
-            <thead>
-              <tr>
-                <th scope="col" class="num">
-                  Version
-                </th>
-                <th scope="col">Applied</th>
-                <th scope="col">Note</th>
-                <th scope="col">
-                  <span class="hidden">Actions</span>
-                </th>
-              </tr>
-            </thead>
+            <Columns names={[["Version", "num"], "Applied", "Note"]} actions />
             <tbody>
               {items.map((item) => (
                 <tr key={item.version}>

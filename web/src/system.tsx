@@ -5,7 +5,7 @@ import type { AuditPage, BulkPage, SystemReply } from "./api.gen";
 import { brief, full, seconds } from "./format";
 import { useResource } from "./resource";
 import { mayAdminister } from "./state";
-import { Empty, Problem, StateBadge, Time } from "./ui";
+import { Columns, Empty, Problem, StateBadge, Time } from "./ui";
 
 export function System() {
   const { data, problem, reload } = useResource(
@@ -117,17 +117,7 @@ function Operations() {
       </header>
       <div class="scroll">
         <table>
-          <thead>
-            <tr>
-              <th scope="col">When</th>
-              <th scope="col">Who</th>
-              <th scope="col">What</th>
-              <th scope="col">State</th>
-              <th scope="col" class="num">
-                Changed
-              </th>
-            </tr>
-          </thead>
+          <Columns names={["When", "Who", "What", "State", ["Changed", "num"]]} />
           <tbody>
             {data.items.slice(0, 20).map((one) => (
               <tr key={one.operation_id}>
@@ -166,15 +156,7 @@ function Audit() {
       {data && data.entries.length > 0 && (
         <div class="scroll">
           <table>
-            <thead>
-              <tr>
-                <th scope="col">When</th>
-                <th scope="col">Who</th>
-                <th scope="col">What</th>
-                <th scope="col">Target</th>
-                <th scope="col">Before and after</th>
-              </tr>
-            </thead>
+            <Columns names={["When", "Who", "What", "Target", "Before and after"]} />
             <tbody>
               {data.entries.map((entry) => (
                 <tr key={`${entry.at} ${entry.what} ${entry.target}`}>

@@ -8,7 +8,7 @@ import { useResource } from "./resource";
 import { Link, query, setQuery } from "./router";
 import { word } from "./search";
 import { mayAdminister } from "./state";
-import { Age, Count, Empty, Problem } from "./ui";
+import { Age, Columns, Count, Empty, Problem } from "./ui";
 
 export function Tenants() {
   const name = query.value.get("name") ?? "";
@@ -49,33 +49,19 @@ export function Tenants() {
         <section class="card flush" aria-label="Tenants">
           <div class="scroll">
             <table>
-              <thead>
-                <tr>
-                  <th scope="col">Tenant</th>
-                  <th scope="col" class="num">
-                    Weight
-                  </th>
-                  <th scope="col">Share of the last hour</th>
-                  <th scope="col" class="num">
-                    Running
-                  </th>
-                  <th scope="col" class="num">
-                    Waiting
-                  </th>
-                  <th scope="col" class="num">
-                    Oldest
-                  </th>
-                  <th scope="col" class="num">
-                    Waited p50 / p90
-                  </th>
-                  <th scope="col">Limits at their cap</th>
-                  {mayAdminister.value && (
-                    <th scope="col">
-                      <span class="hidden">Actions</span>
-                    </th>
-                  )}
-                </tr>
-              </thead>
+              <Columns
+                names={[
+                  "Tenant",
+                  ["Weight", "num"],
+                  "Share of the last hour",
+                  ["Running", "num"],
+                  ["Waiting", "num"],
+                  ["Oldest", "num"],
+                  ["Waited p50 / p90", "num"],
+                  "Limits at their cap",
+                ]}
+                actions={mayAdminister.value}
+              />
               <tbody>
                 {items.map((item) => (
                   <Tenant key={item.tenant} item={item} most={most} />

@@ -1,9 +1,10 @@
 /** The parts that screens are made of. All text goes through the DOM as text; no part takes HTML. */
 
+import { useComputed, useSignal } from "@preact/signals";
 import type { ButtonHTMLAttributes, ComponentChildren } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
 import type { ApiProblem } from "./api";
-import { count, full, moment, percent, relative, seconds } from "./format";
+import { age, count, full, moment, percent, relative, seconds } from "./format";
 import { now } from "./live";
 import { Link } from "./router";
 import { say } from "./state";
@@ -18,12 +19,15 @@ export function Time({ at }: { at: string | number | null | undefined }) {
   );
 }
 
-/** How long ago a moment is, without "ago": the age of a state. */
+/** How long ago a moment is, without "ago": the age of a state. Only its text changes with the clock. */
 export function Age({ at }: { at: string | null | undefined }) {
+  const since = useSignal(at);
+  since.value = at;
+  const text = useComputed(() => (since.value ? age((now.value - Date.parse(since.value)) / 1_000) : "–"));
   if (!at) return <span class="soft">–</span>;
   return (
     <time dateTime={at} title={moment(at)} class="nowrap">
-      {seconds(Math.max(0, Math.round((now.value - new Date(at).getTime()) / 1_000)))}
+      {text}
     </time>
   );
 }
@@ -320,5 +324,28 @@ export function ActionButton({
     <button type="button" disabled={busy} {...rest} onClick={start}>
       {children}
     </button>
+  );
+}
+
+/** The head of a table: names of columns, some with a class. `actions`: a last column whose name only readers hear. */
+export function Columns({ names, actions = false }: { names: (string | [string, string])[]; actions?: boolean }) {
+  return (
+    <thead>
+      <tr>
+        {names.map((column) => {
+          const [name, kind] = typeof column === "string" ? [column, undefined] : column;
+          return (
+            <th key={name} scope="col" class={kind}>
+              {name}
+            </th>
+          );
+        })}
+        {actions && (
+          <th scope="col">
+            <span class="hidden">Actions</span>
+          </th>
+        )}
+      </tr>
+    </thead>
   );
 }

@@ -8,7 +8,7 @@ import { useResource } from "./resource";
 import { Link, query, setQuery } from "./router";
 import { word } from "./search";
 import { mayAdminister, say, sayProblem } from "./state";
-import { ActionButton, Choice, Command, Dialog, Empty, JobLink, Problem, Slots, StateBadge, Time } from "./ui";
+import { ActionButton, Choice, Columns, Command, Dialog, Empty, JobLink, Problem, Slots, StateBadge, Time } from "./ui";
 
 const STATES = [
   ["", "All"],
@@ -49,27 +49,19 @@ export function Workers() {
         <section class="card flush" aria-label="Workers">
           <div class="scroll">
             <table>
-              <thead>
-                <tr>
-                  <th scope="col">Worker</th>
-                  <th scope="col">State</th>
-                  <th scope="col">Slots</th>
-                  <th scope="col">Runs</th>
-                  <th scope="col">Offers</th>
-                  <th scope="col" class="num">
-                    Heartbeat
-                  </th>
-                  <th scope="col" class="num">
-                    Started
-                  </th>
-                  <th scope="col">Version</th>
-                  {mayAdminister.value && (
-                    <th scope="col">
-                      <span class="hidden">Actions</span>
-                    </th>
-                  )}
-                </tr>
-              </thead>
+              <Columns
+                names={[
+                  "Worker",
+                  "State",
+                  "Slots",
+                  "Runs",
+                  "Offers",
+                  ["Heartbeat", "num"],
+                  ["Started", "num"],
+                  "Version",
+                ]}
+                actions={mayAdminister.value}
+              />
               <tbody>
                 {workers.map((worker) => (
                   <Worker key={worker.worker_id} worker={worker} onDrain={() => setDraining(worker)} />

@@ -198,16 +198,16 @@ def _spread(rows: Mapping[str, SeriesRow], waited: Mapping[str, int], whole: Map
     """Spread submitted and cancelled tasks whose lane is not known over the lanes, so that the lanes add up."""
     weights = {lane: row.submitted + waited.get(lane, 0) for lane, row in rows.items()}
     missing = whole["submitted"] - sum(row.submitted for row in rows.values())
-    for lane, count in _in_proportion(missing, weights).items():
+    for lane, count in in_proportion(missing, weights).items():
         rows[lane].submitted = max(0, rows[lane].submitted + count)
     cancelled = State.CANCELLED.value
     unknown = whole[cancelled] - sum(row.ended.get(cancelled, 0) for row in rows.values())
-    for lane, count in _in_proportion(max(0, unknown), weights).items():
+    for lane, count in in_proportion(max(0, unknown), weights).items():
         if count:
             rows[lane].ended[cancelled] = rows[lane].ended.get(cancelled, 0) + count
 
 
-def _in_proportion(count: int, weights: Mapping[str, int]) -> dict[str, int]:
+def in_proportion(count: int, weights: Mapping[str, int]) -> dict[str, int]:
     """Split a count, which may be negative, in proportion to weights. The largest fractions are rounded up."""
     total = sum(weights.values())
     if not total or not count:

@@ -54,7 +54,7 @@ _CODES: Mapping[int, tuple[str, ...]] = {
         "cycle",
         "bad_edge",
         "step",
-    ),  # fmt: skip
+    ),
     429: ("queue_full", "too_many", "too_many_attempts", "too_many_streams", "rate_exceeded"),
     500: ("internal",),
     503: ("store_unavailable", "store_busy", "store_full", "store", "stopping"),

@@ -178,9 +178,9 @@ class Service:
         self._operations.add(task)
         task.add_done_callback(self._operations.discard)
 
-    async def forecast(self) -> Forecast:
-        """Return a forecast that is at most a second old and shared by concurrent callers."""
-        return await self._forecasts.recent(FORECAST_AGE)
+    async def forecast(self, age: float | None = None) -> Forecast:
+        """Return a forecast shared by concurrent callers, at most a second old or this many seconds."""
+        return await self._forecasts.recent(FORECAST_AGE if age is None else age)
 
     async def _build_forecast(self) -> Forecast:
         return await self._forecaster.build(await self.store(), await self.policy())

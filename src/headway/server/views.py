@@ -24,7 +24,7 @@ from headway.estimates.accuracy import AccuracySummary, summaries
 from headway.estimates.history import TenantUse, read_tenant_use
 from headway.metrics.documents import read_documents
 from headway.metrics.export import idle_reserve
-from headway.metrics.series import ALL, HOUR_MS, MINUTE_MS, SeriesStep, read_series, wait_quantile
+from headway.metrics.series import ALL, HOUR_MS, MINUTE_MS, SeriesStep, in_proportion, read_series, wait_quantile
 from headway.server.serializers import estimate_values, worker_values
 from headway.server.shared_read import Coalescer
 from headway.server.waiting_rows import WaitingRows
@@ -144,14 +144,15 @@ class Views:
 
     async def _read_overview(self) -> dict[str, Any]:
         service = self._service
-        stats, forecast, policy = await service.client.stats(), await service.forecast(), await service.policy()
+        policy, forecast = await service.policy(), await service.forecast(0.0)
+        stats = await service.client.stats()
         slow = await self._slow.recent(SLOW_AGE)
         return overview_values(stats, forecast, policy, slow, (await self.breakdown()).blocked)
 
     async def _read_tenants(self) -> dict[str, Any]:
         service = self._service
         store, policy = await service.store(), await service.policy()
-        queue = (await service.forecast()).queue
+        queue = (await service.forecast(NOW_AGE)).queue
         use, rows = await read_tenant_use(store, queue.now_at), (await self.breakdown()).tenants
         for tenant in [name for name, row in rows.items() if row.waiting >= WAITING_COUNTED][:COUNTED_ANEW]:
             waiting = sum(lane.waiting for lane in (await store.waiting_of(tenant)).values())
@@ -160,7 +161,7 @@ class Views:
         return {"at": write_moment(queue.now_at), "items": items, "complete": len(rows) < TENANTS_MAX}
 
     async def _read_limits(self) -> dict[str, Any]:
-        queue, policy = (await self._service.forecast()).queue, await self._service.policy()
+        queue, policy = (await self._service.forecast(NOW_AGE)).queue, await self._service.policy()
         ladder = None
         if policy.ladder.rungs:
             ladder = ladder_values(queue, policy, await self._running())
@@ -300,11 +301,13 @@ def waiting_by_reason(
     stats: Stats, queue: QueueDiagnostics, policy: Policy, blocked: Mapping[str, BlockedStats]
 ) -> dict[str, int]:
     """Return how many tasks wait for each reason, by class and by blocked queue."""
-    found: Counter[str] = Counter()
-    reasons = class_reasons(queue, policy)
+    reasons, classes = class_reasons(queue, policy), Counter[str]()
     for view in queue.snapshot.classes:
         if view.waiting:
-            found[reasons[view.key]] += view.waiting
+            classes[reasons[view.key]] += view.waiting
+    # A class counts up to a bound, and counts a blocked queue that has just opened once more.
+    waiting = sum(lane.waiting for lane in stats.lanes.values()) - sum(one.waiting for one in blocked.values())
+    found = Counter({code: count for code, count in in_proportion(max(0, waiting), classes).items() if count})
     for key, one in blocked.items():
         rule = queue.rules.limits.get(key.partition("=")[0])
         found[blocked_queue_reason(key, is_rate=rule is not None and rule.count is not None)] += one.waiting

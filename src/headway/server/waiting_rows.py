@@ -58,10 +58,11 @@ class WaitingRows:
                 key, job.task, job.tenant, ahead, own, job.due_at, job.blocked_by, self._reasons.limits(job)
             )
         )
+        position = self._forecast.places.of(key, ahead)
         return {
             "why": reason_values([] if reason is None else [reason]),
-            "estimate": estimate_values(estimate),
-            "queue_position": estimate.position,
+            "estimate": estimate_values(estimate, position),
+            "queue_position": position,
         }
 
     async def _place(self, job: JobRecord, key: ClassKey) -> tuple[int, int | None]:
