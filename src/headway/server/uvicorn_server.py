@@ -71,7 +71,6 @@ def address_of(listener: socket.socket, *, tls: bool = False) -> str:
 
 
 def announce(address: str) -> None:
-    """Log the address of the server."""
     log.info(LogEvent("server.up", address=address, docs=f"{address}/docs"))
 
 
