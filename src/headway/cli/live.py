@@ -67,7 +67,6 @@ class LiveView:
         self._trouble = problem
 
     def write(self, line: str) -> None:
-        """Add a line to the log."""
         self._written += 1
         self._lines.append(line)
 

@@ -78,15 +78,8 @@ class StoreOperator:
         self._store = store
         self._who = who or LOCAL
         self._reader = JobReader(store, history_url)
-        self.get = self._reader.get
-        self.find = self._reader.find
-        self.stats = store.stats
-        self.cancel = store.cancel
-        self.retry = store.retry
-        self.drain = store.drain
-
-    async def close(self) -> None:
-        await self._reader.close()
+        self.get, self.find, self.close = self._reader.get, self._reader.find, self._reader.close
+        self.stats, self.cancel, self.retry, self.drain = store.stats, store.cancel, store.retry, store.drain
 
     async def now_at(self) -> int:
         return (await self._store.snapshot()).now_at

@@ -71,7 +71,6 @@ def compact(value: object) -> str:
 
 
 def print_json(value: object) -> None:
-    """Print one JSON document."""
     print(_safe_json(json.dumps(value, ensure_ascii=False, indent=2, default=str)))
 
 

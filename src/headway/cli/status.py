@@ -82,7 +82,6 @@ async def _follow(job_id: str, place: TargetOptions, *, json: bool) -> None:
 
 
 def describe(event: Event) -> str:
-    """Return an event as one line."""
     data = event.data
     # The store keeps no time of a progress report, so progress is dated when it is seen.
     at = time.time_ns() // 1_000_000 if event.kind == "progress" else event.at

@@ -72,7 +72,6 @@ def workers_table(stats: Stats, *, dead: bool = True) -> render.FittedTable:
 
 
 def running_table(jobs: Sequence[JobRecord], now_at: int) -> render.FittedTable:
-    """Lay out jobs that are executing."""
     short = render.short_ids(job.job_id for job in jobs)
     rows: list[dict[str, str | Text]] = [
         {

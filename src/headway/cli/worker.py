@@ -154,7 +154,6 @@ def worker(
 
 
 def log_up(up: RunnerReady, _: Store | None = None) -> None:
-    """Log that a worker is ready."""
     from headway.stores.open import mask
 
     where = {"server": up.server} if up.server else {"store": mask(up.store), "namespace": up.namespace}

@@ -33,22 +33,18 @@ class TaskSession:
         self._may_send.set()
         self._sending = asyncio.Lock()
         self._resized = asyncio.Event()
-        self._size = SIZE
+        self.size = SIZE
         self.gone = False
         self._when_gone: list[Callable[[], None]] = []
 
     # ------------------------------------------------------------------ for the task
-
-    @property
-    def size(self) -> tuple[int, int]:
-        return self._size
 
     async def resized(self) -> tuple[int, int]:
         """Wait for a resize since the last call and return the size."""
         await self._resized.wait()
         self._raise_if_gone()
         self._resized.clear()
-        return self._size
+        return self.size
 
     async def receive(self) -> str | bytes:
         """Return the next message. Raises ``SessionClosed`` once all are read and the client has left for good."""
@@ -88,7 +84,7 @@ class TaskSession:
             case Credit(more):
                 self._spend(-more)
             case Resize(rows, columns):
-                self._size = (rows, columns)
+                self.size = (rows, columns)
                 self._resized.set()
             case _:
                 self._inbox.append(message)

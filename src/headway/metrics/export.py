@@ -159,8 +159,8 @@ def counted_families(document: MetricsDocument, policy: Policy, tasks: Collectio
     lanes = [*policy.lanes]
     for what, (name, text, labels) in _HISTOGRAMS.items():
         yield _histograms(name, text, document, what, labels, lanes)
-    for what, (name, text) in _BY_REASON.items():
-        yield _by_reason(name, text, document, what, lanes)
+    for what in _BY_REASON:
+        yield _by_reason(document, what, lanes)
     yield _by_task(document, tasks)
     yield from _estimates(document, lanes)
     for what, (name, text, unit) in _COUNTERS.items():
@@ -188,10 +188,18 @@ _HISTOGRAMS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
 }
 
-_BY_REASON = {
-    recorder.RETRIES: ("task_retries", "Attempts after which a task goes again."),
-    recorder.FAILURES: ("tasks_failed", "Tasks that ended as failed or dead_letter."),
-    recorder.RELEASES: ("headway_tasks_released", "Tasks given back with no attempt used."),
+_BY_REASON: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    recorder.RETRIES: ("task_retries", "Attempts after which a task goes again.", recorder.RETRY_REASONS),
+    recorder.FAILURES: (
+        "tasks_failed",
+        "Tasks that ended as failed or dead_letter.",
+        (*recorder.FAILURE_REASONS, OTHER),
+    ),
+    recorder.RELEASES: (
+        "headway_tasks_released",
+        "Tasks given back with no attempt used.",
+        (*recorder.RELEASE_REASONS, OTHER),
+    ),
 }
 _COUNTERS = {  # With the number of recorded units in one of the metric.
     recorder.HEARTBEAT_FAILURES: (
@@ -210,11 +218,6 @@ _COUNTERS = {  # With the number of recorded units in one of the metric.
         "Slot-seconds idle for lanes of the reserve while tasks of other lanes waited.",
         1_000,
     ),
-}
-_REASONS: dict[str, tuple[str, ...]] = {
-    recorder.RETRIES: recorder.RETRY_REASONS,
-    recorder.FAILURES: (*recorder.FAILURE_REASONS, OTHER),
-    recorder.RELEASES: (*recorder.RELEASE_REASONS, OTHER),
 }
 
 
@@ -249,10 +252,10 @@ def _by_lane(document: MetricsDocument, what: str, lanes: Sequence[str]) -> dict
     return counts
 
 
-def _by_reason(name: str, text: str, document: MetricsDocument, what: str, lanes: Sequence[str]) -> MetricFamily:
+def _by_reason(document: MetricsDocument, what: str, lanes: Sequence[str]) -> MetricFamily:
     """Return counters by reason, and by lane for retries. Known reasons start at 0, so that no increase is missed."""
     by_lane = what == recorder.RETRIES
-    reasons = _REASONS[what]
+    name, text, reasons = _BY_REASON[what]
     counts: dict[Labels, float] = {
         ((("priority", lane),) if by_lane else ()) + (("reason", reason),): 0
         for reason in reasons

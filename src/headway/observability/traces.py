@@ -152,18 +152,12 @@ def _parent(given: str | None) -> Context | None:
 class TracedRun(Protocol):
     """The facts of a running job that a span records."""
 
-    @property
-    def job_id(self) -> str: ...
-    @property
-    def task(self) -> str: ...
-    @property
-    def lane(self) -> str: ...
-    @property
-    def attempt(self) -> int: ...
-    @property
-    def trace_id(self) -> str: ...
-    @property
-    def traceparent(self) -> str | None: ...
+    job_id: str
+    task: str
+    lane: str
+    attempt: int
+    trace_id: str
+    traceparent: str | None
 
 
 def around_runs(

@@ -84,7 +84,6 @@ class AddressSigner:
         self._key = b""
 
     async def sign(self, address: str) -> str:
-        """Return an address with its signature."""
         if self._opener is None:
             raise AddressRefused("only a process with the store signs addresses")
         return f"{address} {_signature(address, await self._read_key(self._opener))}"

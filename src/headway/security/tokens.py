@@ -242,7 +242,7 @@ class Tokens:
     ) -> None:
         self.may_open = may_open
         self.every = every
-        self._opener = opener
+        self.store = opener
         self._clock_every = clock_every
         self._known: dict[str, tuple[int, _TokenRecord | None]] = {}  # By id: the document's version and content.
         self._grants: dict[str, TokenGrant] = {}
@@ -265,10 +265,6 @@ class Tokens:
     def guarded(self) -> bool:
         """Return whether the server is open, or may be as far as this process knows."""
         return self.may_open and not self._known
-
-    async def store(self) -> Store:
-        """Return the store of the tokens."""
-        return await self._opener()
 
     def fresh(self) -> bool:
         """Return whether the store was read a moment ago, so that a caller need not wait."""
@@ -335,7 +331,7 @@ class Tokens:
             return
         self._used[token_id] = now
         try:
-            await (await self._opener()).write(USES, token_id, str(self._now_at()).encode())
+            await (await self.store()).write(USES, token_id, str(self._now_at()).encode())
         except StoreError as problem:
             log.warning(LogEvent("token.use_not_recorded", token=token_id, error=str(problem)))
 
@@ -348,7 +344,7 @@ class Tokens:
             await self.follow_anew()
 
     async def _read_tokens(self) -> None:
-        store = await self._opener()
+        store = await self.store()
         if time.monotonic() - self._read_clock >= self._clock_every:
             now_at = (await store.snapshot()).now_at
             self._read_clock = time.monotonic()

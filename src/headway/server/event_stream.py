@@ -14,6 +14,7 @@ from headway.core.event import Event, events_between, merge_output
 from headway.core.job import JobId, JobRecord, State
 from headway.core.policy.estimate import Estimate, materially_differs
 from headway.observability.job_output import output_events
+from headway.runtime.bounded_wait import end_tasks
 from headway.server.service import Service
 from headway.server.submit import estimate_waiting
 
@@ -79,9 +80,7 @@ async def follow(
                         last_estimate = found
                         yield StreamItem(job=job, estimate=last_estimate)
         finally:
-            reading.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await reading
+            await end_tasks([reading])
 
 
 async def _with_duration(service: Service, event: Event, job: JobRecord) -> Event:

@@ -48,7 +48,6 @@ class Page:
         return True
 
     def answer(self, next_cursor: str | None) -> Response:
-        """Return the page as a response."""
         head = b'{"%s":[' % self._name.encode()
         body = head + b",".join(self._items) + b'],"next_cursor":' + encode(next_cursor) + b"}"
         return Response(body, media_type="application/json")

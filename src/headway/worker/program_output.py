@@ -12,6 +12,7 @@ from headway.core.job import JobId
 from headway.core.lease import Lease
 from headway.core.log_event import LogEvent
 from headway.observability.job_output import OutputTail
+from headway.runtime.bounded_wait import end_tasks
 from headway.worker.backend.base import Backend
 
 log = logging.getLogger("headway.worker")
@@ -61,8 +62,7 @@ class OutputWriter:
         job = self.jobs.pop(lease.job_id, None)
         if job is None or job.task is None:
             return
-        job.task.cancel()
-        await asyncio.wait([job.task])
+        await end_tasks([job.task])
         if job.written and job.tail.changed:
             try:
                 async with asyncio.timeout(LAST):

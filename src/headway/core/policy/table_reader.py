@@ -60,7 +60,6 @@ class TableReader:
         return made
 
     def read(self, key: str, default: D, read: Callable[[Any], T]) -> T | D:
-        """Read the value of a key."""
         value = self._get(key)
         return default if value is _ABSENT else self.check(key, value, default, read)
 

@@ -71,7 +71,6 @@ def write_length(length_ms: int) -> str:
 
 
 def write_seconds(length_ms: int) -> float:
-    """Return a length as a number of seconds."""
     return length_ms / SECOND if length_ms % SECOND else length_ms // SECOND
 
 

@@ -93,17 +93,11 @@ class Ledger:
         self.trouble = ""  # The reason of the last failure.
         self._key = f"{key_prefix}headway:celery:{prefix}"
         self._client = LedgerClient(place, library(), "known", self._note)
+        self.close, self.flush = self._client.close, self._client.flush
 
     def _note(self, trouble: str, count: int) -> None:
         self.errors += count
         self.trouble = trouble
-
-    def close(self) -> None:
-        self._client.close()
-
-    def flush(self) -> None:
-        """Wait until the server has answered all commands."""
-        self._client.flush()
 
     # ------------------------------------------------------------------ tasks
 

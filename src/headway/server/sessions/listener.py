@@ -27,7 +27,6 @@ class SessionListener:
         self._address = ""
 
     async def address(self) -> str:
-        """Return the address for workers."""
         if self._advertised is not None:
             return self._advertised.rstrip("/")
         if self._serving is None or self._serving.done():

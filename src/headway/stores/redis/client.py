@@ -15,6 +15,7 @@ import hiredis
 
 from headway.core.errors import StoreBusy, StoreError, StoreFull, StoreUnavailable
 from headway.core.log_event import LogEvent
+from headway.runtime.bounded_wait import end_tasks
 from headway.stores import base
 from headway.stores.base import NEXT_CALL_SECONDS, TIMEOUT
 from headway.stores.redis.connection import CONNECT_TIMEOUT, Endpoint, Login, OnMessage, RedisConnection, Unanswered
@@ -175,6 +176,8 @@ class RedisClient:
         self._closed = False
         self._may_send = asyncio.Event()  # Cleared while the server is being replaced.
         self._may_send.set()
+        self.pause, self.resume = self._may_send.clear, self._may_send.set
+        self.replaceable = discovery.replaceable
         self.on_disconnect: Callable[[], None] = lambda: None
 
     @property
@@ -183,22 +186,12 @@ class RedisClient:
         made = self._connection
         return made if made is not None and made.is_open and self._may_send.is_set() else None
 
-    @property
-    def replaceable(self) -> bool:
-        return self._discovery.replaceable
-
     def drop_if_silent(self) -> None:
         """Disconnect from a server that has been silent for as long as a call may take, to shorten the next call."""
         made = self._connection
         if made is not None and made.silent_seconds >= min(self._timeout, PATIENCE) * 0.9:
             self._gave_up = asyncio.get_running_loop().time()
             self._disconnect()
-
-    def pause(self) -> None:
-        self._may_send.clear()
-
-    def resume(self) -> None:
-        self._may_send.set()
 
     def switch(self, address: Endpoint) -> None:
         if self._connection is not None and self._connection.address != address:
@@ -278,8 +271,7 @@ class RedisClient:
         self._may_send.set()
         await self._discovery.remove_listener(self)
         if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.wait([self._connecting])
+            await end_tasks([self._connecting])
         if self._connection is not None:
             connection = self._connection
             connection.close()

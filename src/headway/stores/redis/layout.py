@@ -46,7 +46,6 @@ class Layout:
         return self._slices[field]
 
     def at(self, field: str) -> int:
-        """Return where a field begins."""
         return int(self._slices[field].start)
 
     def lua_constant(self, name: str) -> str:

@@ -12,6 +12,7 @@ import hiredis
 
 from headway.core.job import JobId
 from headway.core.log_event import LogEvent
+from headway.runtime.bounded_wait import end_tasks
 from headway.stores.base import JOB_CHANNEL
 from headway.stores.notifications import LocalSubscription
 from headway.stores.redis.connection import RedisConnection
@@ -86,10 +87,7 @@ class RedisNotifier:
             self._start(self._reconnect_later())
 
     async def close(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
 
     async def _reconnect_later(self) -> None:
         tries = 0

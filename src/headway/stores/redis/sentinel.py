@@ -19,6 +19,7 @@ import hiredis
 
 from headway.core.errors import StoreError
 from headway.core.log_event import LogEvent
+from headway.runtime.bounded_wait import end_tasks
 from headway.stores.redis.client import FailoverListener, Words, ask_once
 from headway.stores.redis.connection import Endpoint, Login, RedisConnection
 
@@ -91,9 +92,7 @@ class Sentinel:
         self._listeners.discard(listener)
         if not self._listeners:
             watches, self._watches = self._watches, []
-            for watch in watches:
-                watch.cancel()
-            await asyncio.gather(*watches, return_exceptions=True)
+            await end_tasks(watches)
 
     async def _ask_all(self) -> SentinelView:
         """Ask all Sentinels at once. Return the latest view as soon as most of them have answered."""

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from headway.core.errors import HeadwayError, StoreError, StoreFull, StoreUnavailable
 from headway.core.log_event import LogEvent
+from headway.runtime.bounded_wait import end_tasks
 from headway.stores.base import Store, Subscription
 
 log = logging.getLogger("headway.stores")
@@ -73,8 +74,7 @@ class OptionalStore:
     async def close(self) -> None:
         reconnecting, self._reconnecting = self._reconnecting, None
         if reconnecting is not None and reconnecting.get_loop() is asyncio.get_running_loop():
-            reconnecting.cancel()
-            await asyncio.wait([reconnecting])
+            await end_tasks([reconnecting])
         elif reconnecting is not None and not reconnecting.get_loop().is_closed():
             reconnecting.get_loop().call_soon_threadsafe(reconnecting.cancel)
         if self._opened:

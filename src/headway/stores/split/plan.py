@@ -64,7 +64,6 @@ class RemainingSlots(NamedTuple):
         return RemainingSlots(max(0, self.free - len(leases)), max(0, self.below - below))
 
     def of(self, plan: Plan, takes: Sequence[Take], known: int | None = None) -> Plan:
-        """Return a plan with these takes for the remaining slots."""
         return plan._replace(takes=tuple(takes), free=self.free, free_below=self.below, known=known)
 
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from typing import Any
 
 from headway.client.invoke import invoke_async
 from headway.core.policy.document import INTERACTIVE
 from headway.protocol.sessions import AddressSigner
 from headway.worker.active_job import ActiveJob
+from headway.worker.executors.base import Executor
 from headway.worker.session_transport import run_session
 
 
-class InlineExecutor:
+class InlineExecutor(Executor):
     """Awaits the task on the runner's loop. To stop a job it cancels the asyncio task of that job."""
-
-    threaded = False
 
     def __init__(self, addresses: AddressSigner | None = None) -> None:
         self._addresses = addresses or AddressSigner(None)
-
-    async def prepare(self, tasks: Sequence[str]) -> None: ...
 
     def call(self, job: ActiveJob) -> Awaitable[Any]:  # Not async: small jobs would pay for a second coroutine.
         lease = job.lease
@@ -43,9 +40,3 @@ class InlineExecutor:
         job.context.cancelled = True
         if job.handle is not None:
             job.handle.cancel()
-
-    def kill(self, job: ActiveJob) -> None: ...
-
-    def shrink(self, job: ActiveJob) -> None: ...  # Tasks read the new budget from their context.
-
-    async def close(self) -> None: ...

@@ -22,6 +22,7 @@ from headway.core.workflow import Step
 from headway.runtime.os_support import SUPERVISOR
 from headway.worker.active_job import ActiveJob
 from headway.worker.executors import wire
+from headway.worker.executors.base import Executor
 from headway.worker.outcomes import TaskFailed, to_ms
 from headway.worker.slot_table import Stop
 
@@ -31,10 +32,8 @@ STOP_GRACE = 1.0  # Seconds between asking a process to stop and killing it.
 START_TIMEOUT = 60.0  # Seconds for a process to start and load the app.
 
 
-class ProcessExecutor:
+class ProcessExecutor(Executor):
     """A pool of processes, each running one job at a time, kept warm between jobs."""
-
-    threaded = False
 
     def __init__(self, app_path: str | None, largest: int, log: str | None = None) -> None:
         self._app_path = app_path

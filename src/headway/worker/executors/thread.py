@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,19 +13,18 @@ from headway.client.invoke import invoke_plain, run_on_loop
 from headway.client.task import no_loop
 from headway.runtime.bounded_wait import done_even_if_cancelled
 from headway.worker.active_job import ActiveJob
+from headway.worker.executors.base import Executor
 
 Outcome = tuple[Any, BaseException | None]
 
 
-class ThreadExecutor:
+class ThreadExecutor(Executor):
     """Calls the task in a thread of its own pool. A thread cannot be stopped, so its slot stays busy until it ends."""
 
     threaded = True
 
     def __init__(self, slots: int) -> None:
         self._pool = ThreadPoolExecutor(max_workers=slots, thread_name_prefix="headway-task")
-
-    async def prepare(self, tasks: Sequence[str]) -> None: ...
 
     async def call(self, job: ActiveJob) -> Any:
         loop = asyncio.get_running_loop()
@@ -45,10 +44,6 @@ class ThreadExecutor:
 
     def stop(self, job: ActiveJob) -> None:
         job.context.cancelled = True
-
-    def kill(self, job: ActiveJob) -> None: ...
-
-    def shrink(self, job: ActiveJob) -> None: ...  # Tasks read the new budget from their context.
 
     async def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
