@@ -65,7 +65,8 @@ async def submit_graph(tx: Transaction, graph: Graph) -> GraphReply:
         await _mark_sources(tx, sources, dependants, marked)
         await _add_edges(tx, sources, dependants, back=graph.back)
     await tx.settle_edges()
-    return GraphReply(replies, None if batch is None else batch.batch_id, create is not None)
+    batch_id = None if batch is None else batch.batch_id
+    return GraphReply(replies, batch_id, graph.create is not None and batch_id == graph.create.batch_id)
 
 
 async def upstreams(tx: Transaction, job_ids: Sequence[JobId], *, results: bool) -> list[list[Upstream]]:
@@ -137,13 +138,15 @@ async def _read_sources(tx: Transaction, ids: Iterable[str]) -> dict[str, _Sourc
 async def _resolve(
     tx: Transaction, sources: dict[str, _Source], awaited: set[str], answers: Iterable[tuple[GraphNode, SubmitReply]]
 ) -> None:
-    """Add the existing jobs that the store has in place of jobs of the graph."""
+    """Add the jobs that the store has, or had until it pruned them, in place of jobs of the graph."""
     same = {
         node.job.job_id: reply.job_id
         for node, reply in answers
         if node.job.job_id in awaited and node.job.job_id not in sources
     }
     known = await _read_sources(tx, same.values())
+    for number, other in enumerate(dict.fromkeys(other for other in same.values() if other not in known), 1):
+        known[other] = _Source(other, -number, None, SourceStatus.FAILED)  # No job has a negative number.
     sources |= {job_id: known[other] for job_id, other in same.items()}
 
 
