@@ -36,7 +36,7 @@ class GraphSubmit:
         self.columns: list[Any] = [
             *(self._batch.columns if self._batch is not None else [None] * 23),
             [node.member for node in nodes],
-            [node.job.job_id in awaited or None for node in nodes],
+            [node.job.job_id in awaited for node in nodes],
             graph.back,
             *_columns(held, 3),
             *_columns(edges, 5),

@@ -4,11 +4,12 @@
 -- holds   the caller holds the flow lock or the namespace alone, so that one session at a time settles. It waits for no
 --         job that another session is moving: that is left for later. At most budget edges and members are looked at.
 --         What is left is written in this transaction
+-- plan    every row is looked up by its key, one after the other: without statistics, a join could begin with all held jobs
 -- takes   sources with the dependant that was reached and, where the caller knows it, their state; cancelled batches
 --         with the member that was reached; held jobs, all of whose edges are to be settled; what changes in which
---         count of which batch; steps and alone, as release takes them
+--         count of which batch; whether earlier verbs have left something; steps and alone, as release takes them
 CREATE OR REPLACE FUNCTION {schema}.settle_{version}(
-  ns int, now_at bigint, alone boolean, budget int, q_source bigint[], q_reached bigint[], q_state text[],
+  ns int, now_at bigint, alone boolean, unsettled boolean, budget int, q_source bigint[], q_reached bigint[], q_state text[],
   u_batch bigint[], u_reached bigint[], dependants bigint[], c_batch bigint[], c_kind text[], c_count int[],
   s_task text[], s_tenant text[], s_step bigint[],
   OUT eligible int[], OUT told text[], OUT kinds text[], OUT counts bigint[], OUT remains boolean)
@@ -39,13 +40,16 @@ DECLARE
   released bigint := 0;
   cancelled bigint := 0;
 BEGIN
-  SELECT array_agg(u.place), array_agg(u.source_seq) FILTER (WHERE NOT u.members) || q_source,
-         array_agg(u.reached) FILTER (WHERE NOT u.members) || q_reached,
-         array_agg(NULL::text) FILTER (WHERE NOT u.members) || q_state,
-         array_agg(u.source_seq) FILTER (WHERE u.members) || u_batch,
-         array_agg(u.reached) FILTER (WHERE u.members) || u_reached
-    INTO stored, q_source, q_reached, q_state, u_batch, u_reached
-    FROM (SELECT * FROM {schema}.unsettled u WHERE u.namespace_id = ns ORDER BY u.namespace_id, u.place LIMIT budget) u;
+  IF unsettled THEN
+    SELECT array_agg(u.place), array_agg(u.source_seq) FILTER (WHERE NOT u.members) || q_source,
+           array_agg(u.reached) FILTER (WHERE NOT u.members) || q_reached,
+           array_agg(NULL::text) FILTER (WHERE NOT u.members) || q_state,
+           array_agg(u.source_seq) FILTER (WHERE u.members) || u_batch,
+           array_agg(u.reached) FILTER (WHERE u.members) || u_reached
+      INTO stored, q_source, q_reached, q_state, u_batch, u_reached
+      FROM (SELECT * FROM {schema}.unsettled u WHERE u.namespace_id = ns ORDER BY u.namespace_id, u.place
+             LIMIT budget) u;
+  END IF;
   IF stored IS NOT NULL THEN
     DELETE FROM {schema}.unsettled u WHERE u.namespace_id = ns AND u.place = ANY (stored);
     -- A caller's transaction has written edges without a look at their sources.
@@ -98,8 +102,9 @@ BEGIN
         SELECT array_agg(x.dependant), array_agg('upstream ' || x.text) INTO wanted, reasons
           FROM (SELECT x.dependant, (array_agg(x.text ORDER BY x.o))[1] AS text, min(x.o) AS o
                   FROM unnest(e_dependant, e_verdict, e_text) WITH ORDINALITY x (dependant, verdict, text, o)
-                  JOIN {schema}.delayed d ON d.namespace_id = ns AND d.due_at = {held_at} AND d.seq = x.dependant
-                 WHERE x.verdict = 'cancel' GROUP BY x.dependant ORDER BY 3) x;
+                 WHERE x.verdict = 'cancel' GROUP BY x.dependant ORDER BY 3) x
+         CROSS JOIN LATERAL (SELECT FROM {schema}.delayed d
+                              WHERE d.namespace_id = ns AND d.due_at = {held_at} AND d.seq = x.dependant OFFSET 0) d;
         IF wanted IS NOT NULL THEN
           SELECT * INTO part FROM {schema}.end_queued_{version}(ns, now_at, wanted, reasons);
           cancelled := cancelled + coalesce(cardinality(part.e_seq), 0);
@@ -112,10 +117,12 @@ BEGIN
             q_reached := q_reached || array_fill(0::bigint, ARRAY[cardinality(part.e_awaited)]);
             q_state := q_state || array_fill('failed'::text, ARRAY[cardinality(part.e_awaited)]);
           END IF;
-          SELECT left_source || array_agg(x.source), left_at || array_agg(x.dependant - 1) INTO left_source, left_at
-            FROM unnest(e_source, e_dependant, e_verdict) x (source, dependant, verdict)
-           WHERE x.verdict = 'cancel' AND x.dependant = ANY (wanted)
-             AND x.dependant <> ALL (coalesce(part.e_seq, '{}'));
+          IF cardinality(wanted) > coalesce(cardinality(part.e_seq), 0) THEN
+            SELECT left_source || array_agg(x.source), left_at || array_agg(x.dependant - 1) INTO left_source, left_at
+              FROM unnest(e_source, e_dependant, e_verdict) x (source, dependant, verdict)
+             WHERE x.verdict = 'cancel' AND x.dependant = ANY (wanted)
+               AND x.dependant <> ALL (coalesce(part.e_seq, '{}'));
+          END IF;
         END IF;
       END IF;
 
@@ -130,12 +137,14 @@ BEGIN
                  WHERE x.verdict = 'satisfy' AND NOT x.satisfied GROUP BY x.dependant) x
          WHERE p.seq = x.dependant;
         wanted := ARRAY(
-          SELECT p.seq
+          SELECT x.dependant
             FROM (SELECT x.dependant, max(x.o) AS o
                     FROM unnest(e_dependant, e_verdict) WITH ORDINALITY x (dependant, verdict, o)
                    WHERE x.verdict = 'satisfy' GROUP BY x.dependant) x
-            JOIN {schema}.dependant p ON p.seq = x.dependant AND p.pending = 0
-            JOIN {schema}.delayed d ON d.namespace_id = ns AND d.due_at = {held_at} AND d.seq = p.seq ORDER BY x.o);
+           CROSS JOIN LATERAL (SELECT FROM {schema}.dependant p WHERE p.seq = x.dependant AND p.pending = 0 OFFSET 0) p
+           CROSS JOIN LATERAL (SELECT FROM {schema}.delayed d WHERE d.namespace_id = ns AND d.due_at = {held_at}
+                                  AND d.seq = x.dependant OFFSET 0) d
+           ORDER BY x.o);
         IF wanted <> '{}' THEN
           SELECT * INTO part FROM {schema}.release_{version}(ns, now_at, alone, wanted, s_task, s_tenant, s_step);
           released := released + coalesce(cardinality(part.f_seq), 0);
@@ -144,10 +153,12 @@ BEGIN
           c_batch := c_batch || part.c_batch;
           c_kind := c_kind || part.c_kind;
           c_count := c_count || part.c_count;
-          SELECT left_source || array_agg(x.source), left_at || array_agg(x.dependant - 1) INTO left_source, left_at
-            FROM unnest(e_source, e_dependant, e_verdict) x (source, dependant, verdict)
-           WHERE x.verdict = 'satisfy' AND x.dependant = ANY (wanted)
-             AND x.dependant <> ALL (coalesce(part.f_seq, '{}'));
+          IF cardinality(wanted) > coalesce(cardinality(part.f_seq), 0) THEN
+            SELECT left_source || array_agg(x.source), left_at || array_agg(x.dependant - 1) INTO left_source, left_at
+              FROM unnest(e_source, e_dependant, e_verdict) x (source, dependant, verdict)
+             WHERE x.verdict = 'satisfy' AND x.dependant = ANY (wanted)
+               AND x.dependant <> ALL (coalesce(part.f_seq, '{}'));
+          END IF;
         END IF;
       END IF;
 
@@ -159,7 +170,8 @@ BEGIN
                j.awaited
           FROM unnest(e_source, e_dependant, e_rule, e_satisfied, e_text, e_status, e_verdict) WITH ORDINALITY
                x (source, dependant, rule, satisfied, text, status, verdict, o)
-          JOIN {schema}.outcome o ON o.seq = x.dependant JOIN {schema}.job j ON j.seq = x.dependant
+         CROSS JOIN LATERAL (SELECT * FROM {schema}.outcome o WHERE o.seq = x.dependant OFFSET 0) o
+         CROSS JOIN LATERAL (SELECT * FROM {schema}.job j WHERE j.seq = x.dependant OFFSET 0) j
          WHERE x.verdict = 'wait' AND x.status = 'live'
            AND (o.state = 'cancelled' AND o.reason = 'upstream ' || x.text
                 OR x.satisfied AND x.rule IN ('on_failure', 'on_done'))
@@ -225,11 +237,15 @@ BEGIN
     END IF;
   END LOOP;
 
-  INSERT INTO {schema}.unsettled (namespace_id, source_seq, members, reached)
-  SELECT ns, x.source, false, x.reached FROM unnest(q_source || left_source, q_reached || left_at) x (source, reached)
-  UNION ALL
-  SELECT ns, x.batch, true, x.reached FROM unnest(u_batch || left_batch, u_reached || left_member) x (batch, reached);
-  remains := EXISTS (SELECT FROM {schema}.unsettled u WHERE u.namespace_id = ns);
+  remains := false;
+  IF unsettled OR cardinality(q_source) > 0 OR cardinality(u_batch) > 0 OR left_source IS NOT NULL
+     OR left_batch IS NOT NULL THEN
+    INSERT INTO {schema}.unsettled (namespace_id, source_seq, members, reached)
+    SELECT ns, x.source, false, x.reached FROM unnest(q_source || left_source, q_reached || left_at) x (source, reached)
+    UNION ALL
+    SELECT ns, x.batch, true, x.reached FROM unnest(u_batch || left_batch, u_reached || left_member) x (batch, reached);
+    remains := EXISTS (SELECT FROM {schema}.unsettled u WHERE u.namespace_id = ns);
+  END IF;
   kinds := ARRAY['released', 'cancelled'];
   counts := ARRAY[released, cancelled];
 END $$;
