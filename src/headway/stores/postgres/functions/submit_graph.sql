@@ -1,6 +1,6 @@
 -- submit_graph: keep the batch, the jobs and the edges of a graph, or nothing of it.
--- gives   as submit; or a status: unknown or foreign, with the index of a job and a source that the store does not have
---         or that is of another tenant; missing or closed, with a batch; and the batch of the members, and whether it is
+-- gives   as submit; or a status: unknown, foreign or cycle, with the index of a job and a source that the store does not
+--         have, that is of another tenant, or of which the job is a member; missing or closed, with a batch; and the batch of the members, and whether it is
 --         new. It raises HW005 if the batch has ended meanwhile
 -- holds   to settle an edge from what existed before, it takes the locks of the namespace and of the flow before any row,
 --         as an exchange does. Inside a caller's transaction (own) it takes neither, and no job is settled: what existed before is left unsettled, so that the
@@ -81,8 +81,15 @@ BEGIN
       e_inner := array_replace(e_inner, 0, NULL);
     END IF;
     IF e_node IS NOT NULL THEN
-      SELECT x.node - 1, x.source, CASE WHEN x.found THEN 'foreign' ELSE 'unknown' END INTO bad, what, status
-        FROM (SELECT e.node, e.source, e.o, e.inner_node IS NOT NULL OR j.seq IS NOT NULL OR b.seq IS NOT NULL AS found,
+      WITH RECURSIVE around AS (
+        SELECT given_id COLLATE "C" AS id, CASE WHEN created THEN parent_seq
+                                    ELSE (SELECT b.parent_seq FROM {schema}.batch b WHERE b.seq = target.seq) END AS seq
+        UNION ALL SELECT b.batch_id, b.parent_seq FROM around a JOIN {schema}.batch b ON b.seq = a.seq)
+      SELECT x.node - 1, x.source, CASE WHEN x.cycle THEN 'cycle' WHEN x.found THEN 'foreign' ELSE 'unknown' END
+        INTO bad, what, status
+        FROM (SELECT e.node, e.source, e.o,
+                     members[e.node] AND e.source IN (SELECT a.id FROM around a UNION ALL SELECT target.batch_id) AS cycle,
+                     e.inner_node IS NOT NULL OR j.seq IS NOT NULL OR b.seq IS NOT NULL AS found,
                      CASE WHEN e.inner_node > 0 THEN g_tenant[groups[e.inner_node]] WHEN e.inner_node = 0 THEN b_tenant
                           ELSE coalesce(j.tenant, b.tenant) END AS tenant
                 FROM unnest(e_node, e_source, e_inner) WITH ORDINALITY e (node, source, inner_node, o)
@@ -90,7 +97,7 @@ BEGIN
                                       AND j.job_id = e.source AND j.namespace_id = ns OFFSET 0) j ON true
                 LEFT JOIN LATERAL (SELECT b.seq, b.tenant FROM {schema}.batch b WHERE e.inner_node IS NULL
                                       AND b.batch_id = e.source AND b.namespace_id = ns OFFSET 0) b ON true) x
-       WHERE NOT x.found OR g_tenant[groups[x.node]] <> coalesce(x.tenant, '')
+       WHERE x.cycle OR NOT x.found OR g_tenant[groups[x.node]] <> coalesce(x.tenant, '')
        ORDER BY x.o LIMIT 1;
       IF FOUND THEN
         RETURN;
@@ -174,7 +181,7 @@ BEGIN
     END IF;
     INSERT INTO {schema}.edge (source_seq, dependant_seq, place, satisfied, rule, source)
     SELECT coalesce(CASE WHEN e.inner_node > 0 THEN node_seq[e.inner_node] WHEN e.inner_node = 0 THEN target.seq END,
-                    j.seq, b.seq),
+                    j.seq, b.seq, 0),  -- A key may stand for a job that was pruned. It has failed for its dependants.
            numbers[e.node], e.place, false, e.rule,
            CASE WHEN e.inner_node > 0 AND numbers[e.inner_node] = 0 THEN node_id[e.inner_node] ELSE e.source END
       FROM unnest(e_node, e_place, e_source, e_inner, e_rule) WITH ORDINALITY e (node, place, source, inner_node, rule, o)
