@@ -1,5 +1,6 @@
 -- count_batches: add to the counts of batches, and find those that are failing, have ended or are live again.
--- gives   the batches whose edges are to be settled, those that have begun a new round, and what changes in the parents of
+-- gives   the batches whose edges are to be settled, those that have begun a new round, and what changes in the
+--         parents of
 --         those that ended or are live again
 -- holds   each batch is written once, in the order of their numbers, by a session that holds the flow lock or the
 --         namespace alone

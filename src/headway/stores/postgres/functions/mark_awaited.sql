@@ -2,7 +2,8 @@
 -- gives   the jobs that another session is moving and that have no mark yet
 -- holds   it never waits. A session that moves a job takes the row of its place first and then the job's, as this does:
 --         so it either finds the mark or has the job to itself, and then the source stays unsettled
-CREATE OR REPLACE FUNCTION {schema}.mark_awaited_{version}(ns int, seqs bigint[]) RETURNS bigint[] LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {schema}.mark_awaited_{version}(ns int, seqs bigint[]) RETURNS bigint[] LANGUAGE plpgsql AS
+  $$
 DECLARE
   found bigint[];
 BEGIN
@@ -27,7 +28,8 @@ BEGIN
                             AND d.seq = j.seq FOR UPDATE SKIP LOCKED) d),
   o AS (SELECT o.seq FROM {schema}.outcome o WHERE o.seq = ANY (seqs) FOR UPDATE SKIP LOCKED)
   SELECT array_agg(x.seq) INTO found
-    FROM (SELECT l.seq FROM l UNION ALL SELECT r.seq FROM r UNION ALL SELECT d.seq FROM d UNION ALL SELECT o.seq FROM o) x;
+    FROM (SELECT l.seq FROM l UNION ALL SELECT r.seq FROM r UNION ALL SELECT d.seq FROM d UNION ALL SELECT o.seq FROM
+      o) x;
   UPDATE {schema}.job j SET awaited = true WHERE j.seq = ANY (found);
   RETURN ARRAY(SELECT s.seq FROM unnest(seqs) s (seq) WHERE s.seq <> ALL (coalesce(found, '{}')));
 END $$;

@@ -1,12 +1,19 @@
 -- submit_graph: keep the batch, the jobs and the edges of a graph, or nothing of it.
--- gives   as submit; or a status: unknown, foreign or cycle, with the index of a job and a source that the store does not
---         have, that is of another tenant, or of which the job is a member; missing or closed, with a batch; and the batch of the members, and whether it is
+-- gives   as submit; or a status: unknown, foreign or cycle, with the index of a job and a source that the store does
+--         not
+--         have, that is of another tenant, or of which the job is a member; missing or closed, with a batch; and the
+--         batch of the members, and whether it is
 --         new. It raises HW005 if the batch has ended meanwhile
--- holds   to settle an edge from what existed before, it takes the locks of the namespace and of the flow before any row,
---         as an exchange does. Inside a caller's transaction (own) it takes neither, and no job is settled: what existed before is left unsettled, so that the
---         next exchange marks and settles it. Only the row of a batch that existed before is held until the caller commits
--- takes   jobs as submit takes them, those with edges due at HELD_AT; the numbers from 1 of the latter (w_node) with their
---         own delays; alone, as release takes it; and edges by the number of their job, with the source's id and, if it is in the graph, its number, 0
+-- holds   to settle an edge from what existed before, it takes the locks of the namespace and of the flow before any
+--         row,
+--         as an exchange does. Inside a caller's transaction (own) it takes neither, and no job is settled: what
+--         existed before is left unsettled, so that the
+--         next exchange marks and settles it. Only the row of a batch that existed before is held until the caller
+--         commits
+-- takes   jobs as submit takes them, those with edges due at HELD_AT; the numbers from 1 of the latter (w_node) with
+--         their
+--         own delays; alone, as release takes it; and edges by the number of their job, with the source's id and, if
+--         it is in the graph, its number, 0
 --         for the new batch
 CREATE OR REPLACE FUNCTION {schema}.submit_graph_{version}(
   ns int, at bigint, rules bigint, own boolean, careful boolean, alone boolean,
@@ -41,7 +48,8 @@ DECLARE
 BEGIN
   created := false;
   LOOP
-    SELECT NULL::bigint AS seq, given_id AS batch_id, NULL::bigint AS cancel_at, NULL::bigint AS finished_at INTO target;
+    SELECT NULL::bigint AS seq, given_id AS batch_id, NULL::bigint AS cancel_at, NULL::bigint AS finished_at INTO
+      target;
     IF given_id IS NOT NULL THEN
       SELECT b.seq, b.batch_id, b.cancel_at, b.finished_at INTO target FROM {schema}.batch b
        WHERE b.namespace_id = ns AND b.key = b_key AND coalesce(b.tenant, '') = coalesce(b_tenant, '');
@@ -71,7 +79,8 @@ BEGIN
         RETURN;
       ELSIF (target.cancel_at IS NOT NULL OR target.finished_at IS NOT NULL) AND EXISTS (
           SELECT FROM unnest(ids, members) i (id, member)
-           WHERE i.member AND NOT EXISTS (SELECT FROM {schema}.job j WHERE j.job_id = i.id AND j.namespace_id = ns)) THEN
+           WHERE i.member AND NOT EXISTS (SELECT FROM {schema}.job j WHERE j.job_id = i.id AND j.namespace_id = ns))
+             THEN
         status := CASE WHEN target.cancel_at IS NULL THEN 'ended' ELSE 'cancelled' END;
         what := target.batch_id;
         RETURN;
@@ -88,7 +97,8 @@ BEGIN
       SELECT x.node - 1, x.source, CASE WHEN x.cycle THEN 'cycle' WHEN x.found THEN 'foreign' ELSE 'unknown' END
         INTO bad, what, status
         FROM (SELECT e.node, e.source, e.o,
-                     members[e.node] AND e.source IN (SELECT a.id FROM around a UNION ALL SELECT target.batch_id) AS cycle,
+                     members[e.node] AND e.source IN (SELECT a.id FROM around a UNION ALL SELECT target.batch_id) AS
+                       cycle,
                      e.inner_node IS NOT NULL OR j.seq IS NOT NULL OR b.seq IS NOT NULL AS found,
                      CASE WHEN e.inner_node > 0 THEN g_tenant[groups[e.inner_node]] WHEN e.inner_node = 0 THEN b_tenant
                           ELSE coalesce(j.tenant, b.tenant) END AS tenant
@@ -184,7 +194,8 @@ BEGIN
                     j.seq, b.seq, 0),  -- A key may stand for a job that was pruned. It has failed for its dependants.
            numbers[e.node], e.place, false, e.rule,
            CASE WHEN e.inner_node > 0 AND numbers[e.inner_node] = 0 THEN node_id[e.inner_node] ELSE e.source END
-      FROM unnest(e_node, e_place, e_source, e_inner, e_rule) WITH ORDINALITY e (node, place, source, inner_node, rule, o)
+      FROM unnest(e_node, e_place, e_source, e_inner, e_rule) WITH ORDINALITY e (node, place, source, inner_node,
+        rule, o)
       LEFT JOIN LATERAL (SELECT j.seq FROM {schema}.job j WHERE e.inner_node IS NULL AND j.job_id = e.source
                             AND j.namespace_id = ns OFFSET 0) j ON true
       LEFT JOIN LATERAL (SELECT b.seq FROM {schema}.batch b WHERE e.inner_node IS NULL AND b.batch_id = e.source
