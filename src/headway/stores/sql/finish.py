@@ -183,11 +183,12 @@ async def is_unique_key_taken(tx: Transaction, row: Row) -> bool:
 
 
 async def take_back(tx: Transaction, row: Row) -> Requeue | None:
-    """Make an ended job as it was before its first attempt. Return it, or None if it has just changed."""
-    if not await tx.db.run("outcome_delete", row["seq"]):
+    """Make an ended or queued job as it was before its first attempt. Return it, or None if it has just changed."""
+    is_queued = row["state"] == State.QUEUED
+    if not (await _leave_queue(tx, row) if is_queued else await tx.db.run("outcome_delete", row["seq"])):
         return None
     key = row["unique_key"]
-    if key is not None:
+    if key is not None and not is_queued:
         await tx.db.run("hold_unique", tx.namespace_id, key, row["job_id"])
     await tx.db.run("retry_job", row["seq"])
     return Requeue(

@@ -1,6 +1,7 @@
 -- submit: keep jobs that are new, recognise those that are known, wake who can run them. All of them, or none.
 -- gives   the numbers of the groups' classes, and a status: ok; stale if other rules are in force than those the steps
---         were made by, which a caller's transaction does not use; or conflict, with the index of the job and which of its
+--         were made by, which a caller's transaction does not use; or conflict, with the index of the job and which
+--         of its
 --         keys stands for another one; and for
 --         duplicates the jobs that stand in for them; and the numbers of the jobs, 0 for those that were known
 -- takes   the batch of those jobs that are members, and from which of them an edge comes; none for plain jobs
@@ -49,7 +50,8 @@ BEGIN
     INTO g_fair, g_clock, shared
     FROM unnest(g_class, g_tenant, g_persist) WITH ORDINALITY x (class, tenant, persist, o)
     LEFT JOIN {schema}.class c ON c.class_id = x.class;
-  IF shared AND NOT own AND rules IS DISTINCT FROM (SELECT n.rules FROM {schema}.namespace n WHERE n.namespace_id = ns) THEN
+  IF shared AND NOT own AND rules IS DISTINCT FROM (SELECT n.rules FROM {schema}.namespace n WHERE n.namespace_id =
+    ns) THEN
     status := 'stale';
     RETURN;
   END IF;
@@ -206,7 +208,7 @@ BEGIN
                                 payload, batch_seq, awaited)
       SELECT x.n, ns, g_class[x.g], CASE WHEN x.due IS NULL THEN x.place END, x.due, now_at, now_at + x.expires,
              x.timeout, x.most, x.id, x.task, g_tenant[x.g], x.trace, x.retry, x.key, x.uniq, x.limits, x.payload,
-             CASE WHEN members[x.o] THEN batch END, awaited[x.o]
+             CASE WHEN members[x.o] THEN batch END, awaited[x.o] OR NULL
         FROM unnest(numbers, groups, places, dues, expiries, timeouts, retries, ids, tasks, traces, retry, keys,
                     uniques, limits, payloads)
              WITH ORDINALITY x (n, g, place, due, expires, timeout, most, id, task, trace, retry, key, uniq, limits,
@@ -216,7 +218,7 @@ BEGIN
                                   awaited)
       SELECT x.place, x.n, now_at, now_at + x.expires, g_class[x.g],
              CASE WHEN g_fair[x.g] THEN coalesce(g_tenant[x.g], '') END, x.uniq,
-             CASE WHEN members[x.o] THEN batch END, awaited[x.o]
+             CASE WHEN members[x.o] THEN batch END, awaited[x.o] OR NULL
         FROM unnest(numbers, groups, places, dues, expiries, uniques)
             WITH ORDINALITY x (n, g, place, due, expires, uniq, o)
        WHERE x.due IS NULL AND g_persist[x.g] AND skip[x.o] IS NOT TRUE;

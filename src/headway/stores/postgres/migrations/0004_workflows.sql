@@ -1,7 +1,8 @@
 -- 0004_workflows: edges between jobs, batches that count jobs, and the steps that jobs keep.
 -- holds  a held job is in delayed, due at HELD_AT of core/workflow.py; jobs and batches share one sequence of numbers
 
--- The mark of a job: it is a member of a batch, or an edge comes from it. Both are empty for other jobs. ready and lease
+-- The mark of a job: it is a member of a batch, or an edge comes from it. Both are empty for other jobs. ready and
+-- lease
 -- repeat them, so that the claim and the end of a plain job read nothing else.
 ALTER TABLE {schema}.job ADD COLUMN batch_seq bigint, ADD COLUMN awaited boolean;
 ALTER TABLE {schema}.ready ADD COLUMN batch_seq bigint, ADD COLUMN awaited boolean;
@@ -43,11 +44,13 @@ CREATE TABLE {schema}.edge (
   dependant_seq bigint NOT NULL,
   place int NOT NULL,          -- the order in which the edges of a dependant were given
   satisfied boolean NOT NULL,
+  again boolean NOT NULL DEFAULT false,  -- a new round began while the callback ran: it is held again when it has ended
   rule text COLLATE "C" NOT NULL,
   source text COLLATE "C" NOT NULL,
   PRIMARY KEY (source_seq, dependant_seq)
 ) WITH (fillfactor = 50);
 CREATE INDEX edge_dependant ON {schema}.edge (dependant_seq, place);
+CREATE INDEX edge_again ON {schema}.edge (dependant_seq) WHERE again;
 
 -- One row for each job with edges, for as long as the job. pending counts its unsatisfied edges.
 CREATE TABLE {schema}.dependant (
@@ -58,7 +61,8 @@ CREATE TABLE {schema}.dependant (
 ) WITH (fillfactor = 50);
 
 -- What earlier verbs have left: the edges of a source behind the dependant that was reached, or, where members is set,
--- the members of a cancelled batch behind the one that was reached. A source may be here twice: a unique index would make
+-- the members of a cancelled batch behind the one that was reached. A source may be here twice: a unique index would
+-- make
 -- a verb wait for a caller's transaction that has put the same source here.
 CREATE TABLE {schema}.unsettled (
   place bigint GENERATED ALWAYS AS IDENTITY,

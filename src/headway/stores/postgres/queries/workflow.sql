@@ -19,10 +19,11 @@ SELECT token FROM {schema}.lease WHERE seq = :seq FOR NO KEY UPDATE;
 
 -- name: settle
 -- Settle edges, cancel members of cancelled batches and count what has changed in batches, in one step.
--- params  namespace_id, now_at, alone, budget, sources, reached, states, batches, members, c_batch, c_kind, c_count,
---         s_task, s_tenant, s_step
-SELECT * FROM {schema}.settle_{version}(:namespace_id, :now_at, :alone, :budget, :sources, :reached, :states, :batches,
-                                        :members, NULL, :c_batch, :c_kind, :c_count, :s_task, :s_tenant, :s_step);
+-- params  namespace_id, now_at, alone, unsettled, budget, sources, reached, states, batches, members, c_batch, c_kind,
+--         c_count, s_task, s_tenant, s_step
+SELECT * FROM {schema}.settle_{version}(:namespace_id, :now_at, :alone, :unsettled, :budget, :sources, :reached,
+                                        :states, :batches, :members, NULL, :c_batch, :c_kind, :c_count, :s_task,
+                                          :s_tenant, :s_step);
 
 -- name: settle_turn
 -- Take the turn to settle, if no other session has it.
@@ -44,13 +45,15 @@ SELECT b.batch_id, b.seq, b.tenant, CASE WHEN b.finished_at IS NULL THEN 'live'
 
 -- name: submit_graph
 -- Keep the batch, the jobs and the edges of a graph, in one step.
--- params  namespace_id, now_at, rules, own, careful, alone, g_class, g_tenant, g_persist, g_lane, g_rung, g_needs, ids, tasks,
+-- params  namespace_id, now_at, rules, own, careful, alone, g_class, g_tenant, g_persist, g_lane, g_rung, g_needs,
+--         ids, tasks,
 --         payloads, groups, steps, timeouts, retries, retry, delays, dues, expiries, keys, key_ms, digests, uniques,
 --         traces, limits, members, awaited, back, w_node, w_due, w_delay, e_node, e_place, e_source, e_inner, e_rule,
 --         batch_id, creates, b_name, b_key, b_tenant, b_parent, b_open, s_task, s_tenant, s_step
 SELECT status, bad, what, known, known_ids, classes, batch_id, created FROM {schema}.submit_graph_{version}(
   :namespace_id::int, :now_at::bigint, :rules::bigint, :own::boolean, :careful::boolean, :alone::boolean,
-  :g_class::int[], :g_tenant::text[], :g_persist::boolean[], :g_lane::text[], :g_rung::text[], :g_needs::text[], :ids::text[],
+  :g_class::int[], :g_tenant::text[], :g_persist::boolean[], :g_lane::text[], :g_rung::text[], :g_needs::text[],
+    :ids::text[],
   :tasks::text[], :payloads::bytea[], :groups::int[], :steps::bigint[], :timeouts::bigint[], :retries::int[],
   :retry::text[], :delays::bigint[], :dues::bigint[], :expiries::bigint[], :keys::text[], :key_ms::bigint[],
   :digests::bytea[], :uniques::text[], :traces::text[], :limits::text[], :members::boolean[], :awaited::boolean[],
