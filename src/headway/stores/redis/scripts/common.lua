@@ -287,6 +287,7 @@ end
 function record.sharing(rec)  -- the tenant behind its length, the keys of its own limits as one text, the batch; or nil
   local flags = record.flags(rec)
   if flags == 0 then return nil, nil end
+  if flags == $job.BATCH then return nil, nil, (text_at(rec, after_id(rec) + 4)) end  -- a frequent case
   local at, tenant, keys, batch = after_id(rec) + 4, nil, nil, nil
   if band(flags, $job.TENANT) ~= 0 then
     local after = at + 2 + i2(rec, at)
