@@ -2,12 +2,13 @@
 local submit_graph
 do
 local MEMBER, OTHER = {member = true}, {member = false}  -- nodes without edges
-local function marked_record(rec, bits, batch)  -- a record as a client sends it, with more flags, and with its batch
+-- A record as a client sends it, with more flags, and with its batch (the id behind its length).
+local function marked_record(rec, bits, batch)
   local flags, at = $new_job.flags(rec), $new_job.size + $new_job.id_length(rec) + 5
   if not batch then return $new_job{flags = flags + bits} .. $new_job[id_length..](rec) end
   if band(flags, $job.TENANT) ~= 0 then at = at + 2 + i2(rec, at) end
   if band(flags, $job.LIMITS) ~= 0 then at = at + 2 + i2(rec, at) end
-  return $new_job{flags = flags + bits + $job.BATCH} .. $new_job[id_length..](sub(rec, 1, at - 1)) .. text(batch)
+  return $new_job{flags = flags + bits + $job.BATCH} .. $new_job[id_length..](sub(rec, 1, at - 1)) .. batch
     .. sub(rec, at)
 end
 
@@ -84,8 +85,8 @@ local function create_batch(new)
   tx.batch[new.id] = {}
   for field, value in pairs({
     name = new.name, key = new.key, tenant = new.tenant, parent = new.parent, seq = seq, created = now, open = new.open,
-    total = 0, kept = 0, live = 0, children = 0, held = 0, running = 0, completed = 0, failed = 0, cancelled = 0, failing = 0,
-    round = 1,
+    total = 0, kept = 0, live = 0, children = 0, held = 0, running = 0, completed = 0, failed = 0, cancelled = 0,
+    failing = 0, round = 1,
   }) do workflow.set(new.id, field, value) end
   call('ZADD', P .. 'batches', num(seq), new.id)
   if new.key then call('HSET', P .. 'batch_keys', text(new.tenant or '') .. new.key, new.id) end
@@ -177,14 +178,14 @@ function submit_graph(keys, args)
   local wrong = check_members(jobs, nodes, create, batch) or check_sources(jobs, nodes, waiting, create)
     or find_fresh(jobs)
   if wrong then return wrong end
-  local same, is_source, marked, held = {}, {}, {}, {}
+  local same, is_source, marked, held, batch_text = {}, {}, {}, {}, batch and text(batch)
   for i, id in pairs(jobs.stands) do same[jobs.ids[i]] = id end
   for _, i in ipairs(waiting) do
     for k = 1, #nodes[i], 2 do is_source[same[nodes[i][k]] or nodes[i][k]] = true end
   end
   for _, i in ipairs(jobs.fresh) do
     local bits = (#nodes[i] > 0 and $job.WAITS or 0) + (is_source[jobs.ids[i]] and $job.SOURCE or 0)
-    marked[i] = marked_record(args[jobs.first + i], bits, nodes[i].member and batch)
+    marked[i] = marked_record(args[jobs.first + i], bits, nodes[i].member and batch_text)
     held[i] = #nodes[i] > 0
     if held[i] then count('held', 1) end
   end
