@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, TypeVar, cast, get_args
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    get_args,
+)
 
 from headway.client.client import BATCH
 from headway.client.codec import decode_result
@@ -20,11 +33,11 @@ from headway.client.portal import Portal, blocking
 from headway.client.settings import seconds
 from headway.client.task import Call, Task
 from headway.core.errors import BatchNotFound, ConfigError, JobError, ResultTimeout
-from headway.core.job import JobRecord, State
+from headway.core.job import JobId, JobRecord, State
 from headway.core.workflow import BatchId, BatchRecord, EdgeRule, Graph, NewBatch
 from headway.security.audit import PYTHON
 from headway.security.audited_store import audited
-from headway.stores.base import JOB_CHANNEL
+from headway.stores.base import JOB_CHANNEL, Store
 
 if TYPE_CHECKING:
     from headway.client.app import Headway
@@ -167,39 +180,57 @@ class Batch(Generic[R]):
 
         Calls that the given calls wait for become members too.
         """
-        remaining = iter([calls] if isinstance(calls, Call) else calls)
-        while part := list(islice(remaining, BATCH)):
-            await self._app.submitter.submit_graph([self._inherit(call) for call in part], batch_id=self.id)
+        for part in self._parts(calls):
+            await self._app.submitter.submit_graph(part, batch_id=self.id)
+
+    def add(self, calls: Iterable[Call[R]]) -> None:
+        """Blocking twin of ``aadd``."""
+        for part in self._parts(calls):
+            self._app.submitter.submit_graph_blocking(part, batch_id=self.id)
 
     async def athen(
         self, task: Task[Concatenate[Results[R], Q], S, Any], /, *args: Q.args, **kwargs: Q.kwargs
     ) -> Job[S]:  # fmt: skip
         """Run a task with the results of the batch as its first argument, once all members have completed."""
-        return await self._callback(task.call(cast("Results[R]", Reference(self.id)), *args, **kwargs), EdgeRule.CANCEL)
+        return await self._acallback(task.call(self._out, *args, **kwargs), EdgeRule.CANCEL)
 
     async def aon_failure(self, task: Task[Q, S, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Job[S]:
         """Run a task once, when the first member has ended without completing."""
-        return await self._callback(task.call(*args, **kwargs), EdgeRule.ON_FAILURE)
+        return await self._acallback(task.call(*args, **kwargs), EdgeRule.ON_FAILURE)
 
     async def aon_done(self, task: Task[Q, S, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Job[S]:
         """Run a task once all members have ended, however they ended."""
-        return await self._callback(task.call(*args, **kwargs), EdgeRule.ON_DONE)
+        return await self._acallback(task.call(*args, **kwargs), EdgeRule.ON_DONE)
 
     def then(self, task: Task[Concatenate[Results[R], Q], S, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Job[S]:
         """Blocking twin of ``athen``."""
-        return self._portal.run(self.athen(task, *args, **kwargs))
+        return self._callback(task.call(self._out, *args, **kwargs), EdgeRule.CANCEL)
 
     def on_failure(self, task: Task[Q, S, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Job[S]:
         """Blocking twin of ``aon_failure``."""
-        return self._portal.run(self.aon_failure(task, *args, **kwargs))
+        return self._callback(task.call(*args, **kwargs), EdgeRule.ON_FAILURE)
 
     def on_done(self, task: Task[Q, S, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Job[S]:
         """Blocking twin of ``aon_done``."""
-        return self._portal.run(self.aon_done(task, *args, **kwargs))
+        return self._callback(task.call(*args, **kwargs), EdgeRule.ON_DONE)
 
-    async def _callback(self, call: Call[S], rule: EdgeRule) -> Job[S]:
-        call = self._inherit(call._replace(links=merge_links(call.links, (Link(self.id, rule),))))
-        return (await self._app.submitter.submit_graph((call,)))[0]
+    @property
+    def _out(self) -> Results[R]:
+        return cast("Results[R]", Reference(self.id))
+
+    async def _acallback(self, call: Call[S], rule: EdgeRule) -> Job[S]:
+        return (await self._app.submitter.submit_graph((self._linked(call, rule),)))[0]
+
+    def _callback(self, call: Call[S], rule: EdgeRule) -> Job[S]:
+        return self._app.submitter.submit_graph_blocking((self._linked(call, rule),))[0]
+
+    def _linked(self, call: Call[S], rule: EdgeRule) -> Call[S]:
+        return self._inherit(call._replace(links=merge_links(call.links, (Link(self.id, rule),))))
+
+    def _parts(self, calls: Iterable[Call[R]]) -> Iterator[list[Call[R]]]:
+        remaining = iter([calls] if isinstance(calls, Call) else calls)
+        while part := list(islice(remaining, BATCH)):
+            yield [self._inherit(call) for call in part]
 
     def _inherit(self, call: Call[S]) -> Call[S]:
         return call if self._new is None else call.inherit(call.new.lane, self._new.tenant)
@@ -258,9 +289,10 @@ class Batch(Generic[R]):
         ``failed`` retries the failed members alone, ``failed_and_after`` also restores the jobs that were cancelled
         because of them, and ``all`` retries every member that did not complete.
         """
-        return await retry_batch(self._app, await self.arecord(), mode, who=PYTHON)
+        batch = await self.arecord()
+        client = self._app.client
+        return await retry_batch(await client.store(), partial(client.retry, who=PYTHON), batch.batch_id, mode)
 
-    add = blocking(aadd)
     status = blocking(astatus)
     record = blocking(arecord)
     join = blocking(ajoin)
@@ -276,16 +308,21 @@ class Batch(Generic[R]):
         return f"Batch({self._id!r})"
 
 
-async def retry_batch(app: Headway, batch: BatchRecord, mode: str, *, who: str | None) -> int:
-    """Queue members of a batch again, page by page. Return how many."""
+class RetryJobs(Protocol):
+    """Queues ended jobs again, as ``Store.retry`` does."""
+
+    async def __call__(self, job_ids: Sequence[JobId], *, alone: bool) -> list[State | None]: ...
+
+
+async def retry_batch(store: Store, retry: RetryJobs, batch_id: BatchId, mode: str) -> int:
+    """Queue members of a batch again, page by page. Return how many. ``mode``: as in ``Batch.aretry``."""
     if mode not in RETRY_MODES:
         raise ConfigError(f"a batch is retried by failed, failed_and_after or all, got {mode!r}")
-    store = await app.client.store()
     states = (*_BAD, State.CANCELLED) if mode == "all" else _BAD
     beyond = retried = 0
-    while page := await store.members(batch.batch_id, beyond=beyond, states=states, limit=PAGE):
+    while page := await store.members(batch_id, beyond=beyond, states=states, limit=PAGE):
         beyond = page[-1].seq
-        after = await app.client.retry([job.job_id for job in page], who=who, alone=mode == "failed")
+        after = await retry([job.job_id for job in page], alone=mode == "failed")
         retried += sum(state is State.QUEUED for state in after)
     return retried
 
