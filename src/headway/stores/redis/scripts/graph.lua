@@ -54,8 +54,19 @@ local function check_members(jobs, nodes, create, batch)  -- return the answer i
   return not workflow.batch(batch) and {'no_batch', batch} or nil
 end
 
-local function check_sources(jobs, nodes, waiting, create)  -- return the answer if an edge is wrong
+local function around(batch, create)  -- the batches that cannot end before a member: its batch and the parents of that
+  local found = {}
+  while batch do
+    found[batch] = true
+    local known = create and create.id == batch and create or workflow.batch(batch)
+    batch = known and known.parent
+  end
+  return found
+end
+
+local function check_sources(jobs, nodes, waiting, batch, create)  -- return the answer if an edge is wrong
   if #waiting == 0 then return nil end
+  local outer = around(batch, create)
   local inner, blank, own = {}, $job{submitted = ZERO, class = 0}, {}
   for i = 1, jobs.n do
     local rec = jobs.args[jobs.first + i]
@@ -67,6 +78,7 @@ local function check_sources(jobs, nodes, waiting, create)  -- return the answer
     local node = nodes[i]
     for k = 1, #node, 2 do
       local source = node[k]
+      if node.member and outer[source] then return {'cycle', num(i - 1), source} end
       local tenant, found = inner[source], nil
       if tenant == nil then
         found = workflow.batch(source)
@@ -160,7 +172,8 @@ end
 --          then letter and source of each edge; then as submit
 -- returns  ok, batch, 1 if this call or an earlier one with its id created it, then index and id of each job that
 --          another stands in for; or
---          conflict, index, what;  bad_edge, index, source, why;  no_batch, batch;  closed, batch, why
+--          conflict, index, what;  cycle, index, source;  bad_edge, index, source, why;
+--          no_batch, batch;  closed, batch, why
 function submit_graph(keys, args)
   begin(keys, args)
   local function optional(value) return value ~= '' and sub(value, 2) or nil end
@@ -175,7 +188,7 @@ function submit_graph(keys, args)
     local known = create.key and call('HGET', P .. 'batch_keys', text(create.tenant or '') .. create.key)
     if known or workflow.batch(batch) then batch, create = known or batch, nil end
   end
-  local wrong = check_members(jobs, nodes, create, batch) or check_sources(jobs, nodes, waiting, create)
+  local wrong = check_members(jobs, nodes, create, batch) or check_sources(jobs, nodes, waiting, batch, create)
     or find_fresh(jobs)
   if wrong then return wrong end
   local same, is_source, marked, held, batch_text = {}, {}, {}, {}, batch and text(batch)
