@@ -182,7 +182,7 @@ class Batch(Generic[R]):
         """
         remaining = iter([calls] if isinstance(calls, Call) else calls)
         while part := list(islice(remaining, BATCH)):
-            await self._app.submitter.submit_graph([self._inherit(call) for call in part], batch_id=self.id)
+            await self._app.submitter.submit_graph(part, batch_id=self.id, tenant=self._tenant)
 
     async def athen(
         self, task: Task[Concatenate[Results[R], Q], S, Any], /, *args: Q.args, **kwargs: Q.kwargs
@@ -211,11 +211,12 @@ class Batch(Generic[R]):
         return self._portal.run(self.aon_done(task, *args, **kwargs))
 
     async def _callback(self, call: Call[S], rule: EdgeRule) -> Job[S]:
-        call = self._inherit(call._replace(links=merge_links(call.links, (Link(self.id, rule),))))
-        return (await self._app.submitter.submit_graph((call,)))[0]
+        call = call._replace(links=merge_links(call.links, (Link(self.id, rule),)))
+        return (await self._app.submitter.submit_graph((call,), tenant=self._tenant))[0]
 
-    def _inherit(self, call: Call[S]) -> Call[S]:
-        return call if self._new is None else call.inherit(call.new.lane, self._new.tenant)
+    @property
+    def _tenant(self) -> str | None:
+        return None if self._new is None else self._new.tenant
 
     # ------------------------------------------------------------------ reading
 

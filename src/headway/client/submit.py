@@ -121,15 +121,21 @@ class Submitter:
         return jobs
 
     async def submit_graph(
-        self, calls: Sequence[Call[Any]], connection: object | None = None, *, batch_id: BatchId | None = None
+        self,
+        calls: Sequence[Call[Any]],
+        connection: object | None = None,
+        *,
+        batch_id: BatchId | None = None,
+        tenant: str | None = None,
     ) -> list[Job[Any]]:
         """Submit calls and the calls that they wait for in one round trip, all or none. Return a job for each call.
 
         The calls become members of ``batch_id``. Without one, calls that wait for each other become members of a
-        batch of their own, so that they can be shown, cancelled and retried together.
+        batch of their own, so that they can be shown, cancelled and retried together. ``tenant``: of all these calls
+        that have none.
         """
         connection = _one_connection(calls, connection)
-        nodes = with_sources(calls)
+        nodes = with_sources(calls, tenant)
         jobs = await self._prepare(nodes)
         client = self._app.client
         with _name_call(calls, nodes), traces.SubmitSpan(jobs) as sent:
