@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from headway.core.errors import BadEdge, BatchClosed, BatchNotFound
+from headway.core.errors import BadEdge, BatchClosed, BatchNotFound, CycleError
 from headway.core.job import State
 from headway.core.policy.document import BUILT_IN, Keep
 from headway.core.policy.retry import Returned, judge
-from headway.core.workflow import SETTLED_MAX, BatchQuery, BatchRecord, EdgeRule, Graph
+from headway.core.workflow import SETTLED_MAX, BatchQuery, BatchRecord, EdgeRule, Graph, Step
 from headway.stores.base import Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
+    CONFIRM_MS,
     a_job,
+    beat,
     claim,
     claim_one,
     claimed_ids,
@@ -33,6 +35,7 @@ from tests.conformance.workflows import (
     run_all,
     states,
     submit_batch,
+    submit_graph,
     submit_node,
     the_batch,
 )
@@ -218,6 +221,43 @@ async def test_several_endings_of_one_exchange_are_counted(store: Store) -> None
     assert len(ids) == 20
 
 
+async def test_a_node_that_a_graph_names_twice_is_one_member(store: Store) -> None:
+    one = node()
+    reply = await store.submit_graph(Graph((one, one), a_batch(open=False)))
+    assert [answer.job_id for answer in reply.replies] == [one.job.job_id] * 2
+    assert reply.batch_id is not None
+    assert counts(await the_batch(store, reply.batch_id)) == (1, 0, 1, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("rule", list(EdgeRule))
+async def test_a_member_cannot_wait_for_its_batch_or_for_a_parent_of_that(store: Store, rule: EdgeRule) -> None:
+    parent, _ = await submit_batch(store, 0, open=True)
+    new = a_batch(parent=parent)
+    for source in (new.batch_id, parent):
+        with pytest.raises(CycleError) as cycle:
+            await store.submit_graph(Graph((node(), node(source, rule=rule)), new))
+        assert cycle.value.facts["index"] == 1
+    with pytest.raises(CycleError):
+        await add(store, parent, node(parent, rule=rule))
+    assert await store.get_batches([new.batch_id]) == [None]
+    assert (await store.stats()).lanes == {}
+    [callback] = await submit_graph(store, node(new.batch_id, rule=rule, member=False), create=new)
+    assert await are_held(store, callback)
+
+
+async def test_a_lease_that_a_heartbeat_ends_is_counted(store: Store, clock: ManualClock) -> None:
+    await register(store)
+    batch_id, ids = await submit_batch(store, 1)
+    on_done = await submit_node(store, batch_id, rule=EdgeRule.ON_DONE, member=False)
+    await claim_one(store)
+    await store.cancel(ids)
+    clock.advance(ms=CONFIRM_MS)
+    await beat(store)  # The worker does not know of the lease, since the answer to its claim was lost.
+    assert await states(store, *ids) == [State.CANCELLED]
+    assert counts(await the_batch(store, batch_id)) == (1, 0, 0, 0, 0, 0, 1)
+    assert await claimed_ids(store) == [on_done]
+
+
 # ---------------------------------------------------------------------- nested batches
 
 
@@ -296,6 +336,66 @@ async def test_a_retry_within_a_live_batch_begins_no_round(store: Store) -> None
     assert (batch.round, batch.failed, batch.live) == (1, 0, 2)
     assert sorted((await run_all(store))[:2]) == sorted(ids)
     assert await states(store, then) == [State.COMPLETED]
+
+
+async def test_a_callback_that_has_not_started_waits_for_the_new_round(store: Store) -> None:
+    await register(store)
+    batch_id, ids = await submit_batch(store, 1)
+    on_done = await submit_node(store, batch_id, rule=EdgeRule.ON_DONE, member=False)
+    await run(store, *ids, ending=FAILED)
+    assert await states(store, on_done) == [State.QUEUED]
+    await store.retry(ids)
+    assert await are_held(store, on_done)
+    assert await run_all(store) == [*ids, on_done]
+
+
+@pytest.mark.parametrize("first", ["callback", "round"])
+async def test_a_callback_that_runs_when_a_new_round_begins_runs_again_for_it(store: Store, first: str) -> None:
+    await register(store)
+    batch_id, ids = await submit_batch(store, 1)
+    on_done = await submit_node(store, batch_id, rule=EdgeRule.ON_DONE, member=False)
+    await run(store, *ids, ending=FAILED)
+    lease = await claim_one(store)
+    assert lease.job_id == on_done
+    await store.retry(ids)
+    assert await states(store, on_done) == [State.EXECUTING]
+    if first == "callback":
+        await end(store, lease)
+        assert await are_held(store, on_done)
+        assert await run_all(store) == [*ids, on_done]
+    else:
+        await run(store, *ids)
+        await end(store, lease)
+        assert await run_all(store) == [on_done]
+    assert (await the_job(store, on_done)).epoch == 2
+    assert await states(store, on_done) == [State.COMPLETED]
+
+
+async def test_a_callback_begins_a_round_without_the_steps_of_the_round_before(store: Store) -> None:
+    await register(store)
+    batch_id, ids = await submit_batch(store, 1)
+    on_done = await submit_node(store, batch_id, rule=EdgeRule.ON_DONE, member=False)
+    await run(store, *ids, ending=FAILED)
+    lease = await claim_one(store)
+    assert await store.record_step(Step(lease.job_id, lease.seq, lease.token, "mail", b"1"))
+    await end(store, lease)
+    assert await store.steps(on_done) == {"mail": b"1"}
+    await store.retry(ids)
+    assert await store.steps(on_done) == {}
+
+
+async def test_members_of_a_cancelled_batch_can_be_retried_once_it_has_ended(store: Store) -> None:
+    await register(store)
+    parent, _ = await submit_batch(store, 0, open=True)
+    batch_id, ids = await submit_batch(store, 2, parent=parent)
+    await store.cancel_batch(parent)
+    assert [(await the_batch(store, one)).live for one in (parent, batch_id)] == [0, 0]
+    assert await store.retry(ids[:1]) == [State.QUEUED]
+    for one in (parent, batch_id):
+        batch = await the_batch(store, one)
+        assert (batch.round, batch.cancel_requested_at, batch.live) == (2, None, 1)
+    assert await run_all(store) == ids[:1]
+    assert await states(store, *ids) == [State.COMPLETED, State.CANCELLED]
 
 
 # ---------------------------------------------------------------------- cancelling

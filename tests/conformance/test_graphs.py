@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from headway.core.errors import BadEdge, CycleError, IdempotencyConflict
@@ -249,6 +251,35 @@ async def test_a_dependant_of_two_failures_stays_cancelled_until_both_are_retrie
     assert await are_held(store, last)
     order = await run_all(store)
     assert (sorted(order[:2]), order[2]) == (sorted([one, two]), last)
+
+
+async def test_a_held_job_waits_again_for_a_source_that_is_live_again(store: Store) -> None:
+    await register(store)
+    one, two = await submit_one(store), await submit_one(store)
+    last = await submit_node(store, one, two, rule=EdgeRule.RUN)
+    await run(store, one, ending=FAILED)
+    [[first, _]] = await store.upstreams([last])
+    assert first.satisfied
+    await store.retry([one])
+    [[first, _]] = await store.upstreams([last])
+    assert (first.satisfied, first.status) == (False, SourceStatus.LIVE)
+    await run(store, two)
+    assert await are_held(store, last)
+    assert await run_all(store) == [one, last]
+
+
+async def test_a_retry_of_one_of_two_failures_changes_only_the_reason(store: Store, clock: ManualClock) -> None:
+    await register(store)
+    one, two = await submit_one(store), await submit_one(store)
+    last = await submit_node(store, one, two)
+    await run(store, one, ending=FAILED)
+    await run(store, two, ending=FAILED)
+    before, totals = await the_job(store, last), (await store.stats()).totals
+    clock.advance(ms=5)
+    await store.retry([one])
+    after = await the_job(store, last)
+    assert after == replace(before, reason=f"upstream {two}", seen_at=clock())
+    assert (await store.stats()).totals == totals
 
 
 async def test_a_dependant_that_is_retried_by_hand_runs_at_once(store: Store) -> None:

@@ -97,13 +97,16 @@ async def recount(store: Store) -> Counter[State]:
     stats, snapshot = await store.stats(), await store.snapshot()
     lanes = stats.lanes.values()
     delayed = sum(1 for job in jobs if job.state is State.QUEUED and job.due_at is not None)
+    held = sum(job.held for job in jobs)
+    waiting = by_state[State.QUEUED] - delayed - held
     assert sum(lane.delayed for lane in lanes) == delayed
-    assert sum(lane.waiting for lane in lanes) == by_state[State.QUEUED] - delayed
-    assert sum(view.waiting for view in snapshot.classes) <= by_state[State.QUEUED] - delayed  # Limits hold some back.
+    assert sum(lane.held for lane in lanes) == held
+    assert sum(lane.waiting for lane in lanes) == waiting
+    assert sum(view.waiting for view in snapshot.classes) <= waiting  # Limits hold some back.
     assert sum(lane.executing for lane in lanes) == by_state[State.EXECUTING]
-    held = [lease for worker in stats.workers for lease in await store.leases(worker_id=worker.worker_id)]
-    assert {lease.job_id for lease in held} == {job.job_id for job in jobs if job.state is State.EXECUTING}
-    assert len(held) == by_state[State.EXECUTING]
+    leases = [lease for worker in stats.workers for lease in await store.leases(worker_id=worker.worker_id)]
+    assert {lease.job_id for lease in leases} == {job.job_id for job in jobs if job.state is State.EXECUTING}
+    assert len(leases) == by_state[State.EXECUTING]
     for state in (State.FAILED, State.CANCELLED, State.DEAD_LETTER):
         assert stats.kept.get(state.value, 0) == by_state[state]
     return by_state

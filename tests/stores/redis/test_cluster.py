@@ -17,7 +17,7 @@ from headway.core.workflow import SETTLED_MAX, Step
 from headway.stores.base import RULES, Store
 from headway.stores.redis.store import RedisStore
 from headway.stores.rule_codec import rules_body
-from tests.conformance.builders import BOOM, a_job, beat, claim, end, ended_job, register, submit, submit_one
+from tests.conformance.builders import BOOM, a_job, beat, claim, claim_one, end, ended_job, register, submit, submit_one
 from tests.conformance.workflows import submit_batch, submit_node
 from tests.servers import HOST, Valkey, ValkeyCluster
 from tests.stores.redis.conftest import OpenStore, drain, more, recount, submitting, until
@@ -92,7 +92,7 @@ async def use_everything(store: Store) -> None:
     await store.record_wait_reasons({ClassKey("medium"): "limit"})
     batch_id, _ = await submit_batch(store, SETTLED_MAX + 1, key="b")
     await submit_batch(store, 1, parent=batch_id)
-    running = next(lease for lease in leases[1:] if lease.persist)
+    running = await claim_one(store)
     await submit_node(store, batch_id, running.job_id)
     assert await store.record_step(Step(running.job_id, running.seq, running.token, "fetch", b"1"))
     await store.cancel_batch(batch_id)

@@ -19,7 +19,8 @@ from headway.stores.sqlite.statements import QUERIES, TABLES, numbered, prefixed
 from headway.stores.sqlite.store import SqliteStore
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import a_job, submit_one
-from tests.conformance.test_histories import play
+from tests.conformance.histories import play
+from tests.conformance.test_histories import Histories
 from tests.conftest import HASTY_STORES
 from tests.shared_file import connect, open_shared_file
 
@@ -224,4 +225,4 @@ def test_a_random_history_comes_out_as_on_the_memory_store(
     kind: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(HASTY_STORES, "joined", _open_joined)
-    play(kind, seed * 100, examples=15, steps=40)
+    play(Histories, kind, seed * 100, examples=15, steps=40)

@@ -8,7 +8,7 @@ from headway.core.policy.retry import heed_cancel
 from headway.core.worker import WorkerState
 from headway.stores.base import LEASE_CHANNEL, counted_as
 from headway.stores.memory.limits import release
-from headway.stores.memory.ordering import delay, leave_queue, make_ready
+from headway.stores.memory.ordering import delay, leave_class, make_ready
 from headway.stores.memory.record import StoredJob
 from headway.stores.memory.state import MemoryState
 
@@ -51,6 +51,8 @@ def finish(state: MemoryState, report: Report) -> ReportStatus:
         record.finished_at = state.now_at
         state.free_unique_key(record)
         state.moved(record, before)
+        if record.seq in state.edges_to:
+            state.ended_dependants.append(record)
     return ReportStatus.OK
 
 
@@ -77,10 +79,8 @@ def cancel(state: MemoryState, record: StoredJob, reason: str) -> None:
 
 def end_queued(state: MemoryState, record: StoredJob, reason: str) -> None:
     """Cancel a job that waits."""
-    delayed, held = record.due_at is not None, record.held
-    leave_queue(state, record)
-    if not delayed:
-        state.queues[record.class_key].forget(record.order_key, record.tenant)
+    held = record.held
+    leave_class(state, record)
     check_move(record.state, State.CANCELLED)
     record.state, record.reason, record.finished_at = State.CANCELLED, reason, state.now_at
     state.free_unique_key(record)

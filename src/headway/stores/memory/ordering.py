@@ -56,6 +56,14 @@ def leave_queue(state: MemoryState, record: StoredJob) -> None:
         record.blocked_by = ""
 
 
+def leave_class(state: MemoryState, record: StoredJob) -> None:
+    """Remove a job from where it waits, and from what its tenant has in the class."""
+    is_ready = record.due_at is None
+    leave_queue(state, record)
+    if is_ready:
+        state.queues[record.class_key].forget(record.order_key, record.tenant)
+
+
 def promote_due(state: MemoryState) -> None:
     """Make a bounded batch of due jobs eligible."""
     for _ in range(DUE_BATCH_MAX):

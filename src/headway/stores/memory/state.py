@@ -26,6 +26,7 @@ class StoredEdge:
     target: int
     edge: Edge
     satisfied: bool = False
+    again: bool = False  # A new round began while the callback ran, so it is held again when it has ended.
 
 
 @dataclass(slots=True)
@@ -88,6 +89,7 @@ class MemoryState:
         self.unsettled: dict[str, int] = {}  # By source: the number of the last edge that was settled.
         self.uncancelled: dict[BatchId, int] = {}  # By cancelled batch: the last member that was cancelled.
         self.changed_counts: dict[BatchId, Counter[str]] = {}  # What the verb adds to the counts of each batch.
+        self.ended_dependants: list[StoredJob] = []  # Jobs with edges into them whose lease the verb has ended.
         self.edges_left = 0  # How many edges the verb may still settle.
         self._sequence = 0
         self._edges = 0

@@ -60,7 +60,9 @@ class MemoryStore:
     async def renew(self, beat: base.Heartbeat) -> base.HeartbeatReply:
         check_worker(beat.worker)
         with self._transaction() as state:
-            return heartbeat.renew(state, beat)
+            reply = heartbeat.renew(state, beat)
+            workflow.settle_edges(state)
+            return reply
 
     async def leases(self, *, worker_id: str | None = None, limit: int = 1_000, payloads: bool = True) -> list[Lease]:
         with self._transaction() as state:

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 
-from headway.core.errors import BadEdge, BatchClosed, BatchNotFound
+from headway.core.errors import BadEdge, BatchClosed, BatchNotFound, CycleError
 from headway.core.job import JobId, JobRecord, State
 from headway.core.workflow import (
     CALLBACKS,
@@ -31,7 +31,7 @@ from headway.core.workflow import (
     upstream_reason,
 )
 from headway.stores.memory import finish
-from headway.stores.memory.ordering import delay, leave_queue, make_ready
+from headway.stores.memory.ordering import delay, leave_class, leave_queue, make_ready
 from headway.stores.memory.record import StoredJob, job_of
 from headway.stores.memory.state import MemoryState, StoredBatch, StoredEdge
 from headway.stores.memory.submit import submit
@@ -42,7 +42,7 @@ from headway.stores.memory.submit import submit
 def submit_graph(state: MemoryState, graph: Graph) -> GraphReply:
     batch_id, create = _batch_of(state, graph)
     _check_members(state, graph, batch_id, create)
-    _check_sources(state, graph, create)
+    _check_sources(state, graph, batch_id, create)
     known = set(state.jobs)
     own_due_at = [max(node.job.due_at or 0, state.now_at + node.job.delay_ms) for node in graph.nodes]
     jobs = [node.job._replace(due_at=HELD_AT) if node.after else node.job for node in graph.nodes]
@@ -54,6 +54,7 @@ def submit_graph(state: MemoryState, graph: Graph) -> GraphReply:
     for index, (node, reply) in enumerate(zip(graph.nodes, replies, strict=True)):
         if reply.deduplicated or reply.job_id in known:
             continue
+        known.add(reply.job_id)
         record = state.jobs[reply.job_id]
         added.append((index, record))
         record.own_due_at, record.to_back = own_due_at[index], graph.back
@@ -109,12 +110,15 @@ def _check_open(state: MemoryState, batch_id: BatchId) -> None:
         raise BatchClosed(f"batch {batch_id} {ended} and takes no more jobs", batch_id=batch_id)
 
 
-def _check_sources(state: MemoryState, graph: Graph, create: NewBatch | None) -> None:
+def _check_sources(state: MemoryState, graph: Graph, batch_id: BatchId | None, create: NewBatch | None) -> None:
+    around = _around(state, batch_id, create)
     inner = {str(node.job.job_id): node.job.tenant for node in graph.nodes}
     if create is not None:
         inner[create.batch_id] = create.tenant
     for index, node in enumerate(graph.nodes):
         for source, _ in node.after:
+            if node.member and source in around:
+                raise CycleError(f"job {index} of the graph waits for {source}, of which it is a member", index=index)
             if source in inner:
                 tenant = inner[source]
             elif source in state.batches:
@@ -127,6 +131,16 @@ def _check_sources(state: MemoryState, graph: Graph, create: NewBatch | None) ->
                 )
             if node.job.tenant is not None and tenant != node.job.tenant:
                 raise BadEdge(f"job {index} of the graph waits for {source} of another tenant", index=index)
+
+
+def _around(state: MemoryState, batch_id: BatchId | None, create: NewBatch | None) -> set[str]:
+    """Return the batches that cannot end before a member of a graph: its batch and the parents of that batch."""
+    around: set[str] = set()
+    while batch_id is not None:
+        around.add(batch_id)
+        new = create if create is not None and create.batch_id == batch_id else state.batches[batch_id].new
+        batch_id = new.parent
+    return around
 
 
 def _create(state: MemoryState, new: NewBatch) -> None:
@@ -154,6 +168,10 @@ def _add_edge(state: MemoryState, record: StoredJob, source: str, rule: EdgeRule
 def settle_edges(state: MemoryState) -> bool:
     """Settle what this verb and earlier verbs have left, up to a bound. Return whether something is left."""
     while True:
+        while state.ended_dependants:
+            record = state.ended_dependants.pop()
+            if any(edge.again for edge in state.edges_to[record.seq]):
+                _hold_again(state, record)
         while state.unsettled and state.edges_left:
             _settle_source(state, next(iter(state.unsettled)))
         while state.uncancelled and state.edges_left:
@@ -182,35 +200,54 @@ def _settle_source(state: MemoryState, source: str) -> None:
 
 def _settle_edge(state: MemoryState, edge: StoredEdge) -> None:
     record = state.by_seq[edge.target]
-    match _verdict(state, edge):
-        case EdgeVerdict.SATISFY if not edge.satisfied:
-            edge.satisfied = True
-            if record.held and all(other.satisfied for other in state.edges_to[record.seq]):
-                _release(state, record)
-        case EdgeVerdict.CANCEL if record.held:
+    verdict = _verdict(state, edge)
+    if verdict is EdgeVerdict.SATISFY:
+        edge.satisfied = True
+        if record.held and all(other.satisfied for other in state.edges_to[record.seq]):
+            _release(state, record)
+    elif verdict is EdgeVerdict.CANCEL:
+        if record.held:
             _end(state, record, upstream_reason(edge.edge.source))
-        case EdgeVerdict.WAIT if _status(state, edge) is SourceStatus.LIVE and record.state.ended:
-            because = record.state is State.CANCELLED and record.reason == upstream_reason(edge.edge.source)
-            again = edge.edge.rule in CALLBACKS and edge.satisfied
-            if (because or again) and record.new.unique_key not in state.unique:
-                edge.satisfied = False
-                _hold_again(state, record)
+    elif _status(state, edge) is SourceStatus.LIVE:
+        _wait_again(state, edge, record)
+
+
+def _wait_again(state: MemoryState, edge: StoredEdge, record: StoredJob) -> None:
+    """Let a dependant wait for a source that is live again, if its ending had released or cancelled the dependant."""
+    source, rule = edge.edge
+    if edge.satisfied and record.held:
+        edge.satisfied = False
+    elif edge.satisfied and rule in CALLBACKS:  # A new round has begun.
+        edge.again = record.state is State.EXECUTING
+        if not edge.again:
+            _hold_again(state, record)
+    elif record.state is State.CANCELLED and record.reason == upstream_reason(source):
+        others = [other for other in state.edges_to[record.seq] if _verdict(state, other) is EdgeVerdict.CANCEL]
+        if others:
+            record.reason = upstream_reason(others[0].edge.source)
+            state.changed.append(record.new.job_id)
+        else:
+            _hold_again(state, record)
 
 
 def _settle_dependant(state: MemoryState, record: StoredJob) -> None:
     """Settle all edges into a held job at once."""
-    for edge in state.edges_to[record.seq]:
+    edges = state.edges_to[record.seq]
+    for edge in edges:
+        edge.again = False
         verdict = _verdict(state, edge)
         if verdict is EdgeVerdict.CANCEL:
             _end(state, record, upstream_reason(edge.edge.source))
             return
-        edge.satisfied = edge.satisfied or verdict is EdgeVerdict.SATISFY
-    if all(edge.satisfied for edge in state.edges_to[record.seq]):
+        edge.satisfied = verdict is EdgeVerdict.SATISFY
+    if all(edge.satisfied for edge in edges):
         _release(state, record)
 
 
 def _verdict(state: MemoryState, edge: StoredEdge) -> EdgeVerdict:
     source, rule = edge.edge
+    if edge.satisfied and source not in state.jobs and source not in state.batches:  # It was pruned.
+        return EdgeVerdict.SATISFY
     failing = is_batch(source) and BatchId(source) in state.batches and state.batches[BatchId(source)].failing
     return settle(rule, _status(state, edge), failing=failing)
 
@@ -247,11 +284,19 @@ def _end(state: MemoryState, record: StoredJob, reason: str) -> None:
 
 
 def _hold_again(state: MemoryState, record: StoredJob) -> None:
-    """Hold an ended job as if it were new."""
+    """Hold a job that has ended or been released as if it were new, unless another job uses its unique key now."""
     before = record.state
+    if before is State.QUEUED:
+        leave_class(state, record)
+    elif record.new.unique_key in state.unique:
+        return
     finish.reset(state, record)
+    state.steps.pop(record.new.job_id, None)
     delay(state, record, HELD_AT)
-    state.moved(record, before)
+    if before.ended:
+        state.moved(record, before)
+    elif record.batch_id is not None:
+        state.changed_counts.setdefault(record.batch_id, Counter())["held"] += 1
     state.changed.append(record.new.job_id)
     _settle_dependant(state, record)
 
@@ -271,8 +316,10 @@ def _count_ending(state: MemoryState, batch: StoredBatch, change: Counter[str]) 
     bad, had_completed = change.pop("bad", 0), batch.completed
     batch.counts.update(change)
     if batch.finished_at is not None and batch.counts["live"]:
-        batch.finished_at, batch.failing = None, False
+        batch.finished_at = batch.cancel_at = None
+        batch.failing = False
         batch.round += 1
+        state.uncancelled.pop(batch.new.batch_id, None)
         _count_child(state, batch, completed=had_completed, ended=-1)
         _touch(state, batch)
     if bad and not batch.failing and batch.cancel_at is None:

@@ -27,10 +27,10 @@ class _Statement(Generic[R]):
         self._statement = statement
         self._values = values
 
-    def _read(self, row: Any) -> R | None:
+    def _read(self, row: Any) -> R:
         raise NotImplementedError
 
-    def run(self, connection: Any) -> R | None:
+    def run(self, connection: Any) -> R:
         """Execute it on a blocking connection. Raises ``ConfigError`` for another object."""
         if _is(connection, "psycopg", "Connection"):
             with connection.cursor(row_factory=sys.modules["psycopg.rows"].dict_row) as cursor:
@@ -42,7 +42,7 @@ class _Statement(Generic[R]):
             return self._read(result.mappings().one())
         raise self._unfit(connection, "aenqueue", _waits(connection))
 
-    async def arun(self, connection: Any) -> R | None:
+    async def arun(self, connection: Any) -> R:
         """Execute it on an async connection. Raises ``ConfigError`` for another object."""
         if _is(connection, "asyncpg", "Connection") or _is(connection, "asyncpg.pool", "PoolConnectionProxy"):
             return self._read(await connection.fetchrow(self._statement, *self._values))
@@ -74,7 +74,7 @@ class _Statement(Generic[R]):
         return ConfigError(f"connection= is a {kind}; known are {_KNOWN}")
 
 
-class ExternalSubmit(_Statement[list[SubmitReply]]):
+class ExternalSubmit(_Statement[list[SubmitReply] | None]):
     """A prepared submit. The answer None means that the rules have changed; prepare another one."""
 
     def __init__(self, batch: SubmitBatch, statement: str, values: tuple[Any, ...]) -> None:
@@ -86,17 +86,17 @@ class ExternalSubmit(_Statement[list[SubmitReply]]):
 
 
 class ExternalGraph(_Statement[GraphReply]):
-    """A prepared submit of a graph. The answer None means that the rules have changed; prepare another one."""
+    """A prepared submit of a graph."""
 
     def __init__(self, graph: GraphSubmit, statement: str, values: tuple[Any, ...]) -> None:
         super().__init__(statement, values)
         self._graph = graph
 
-    def _read(self, row: Any) -> GraphReply | None:
-        return None if row["status"] == "stale" else self._graph.reply(row)
+    def _read(self, row: Any) -> GraphReply:
+        return self._graph.reply(row)
 
 
-class PlainExternalSubmit(_Statement[list[SubmitReply]]):
+class PlainExternalSubmit(_Statement[list[SubmitReply] | None]):
     """The same for one plain job, at a third of the cost. The answer None means that the job is not plain."""
 
     def __init__(

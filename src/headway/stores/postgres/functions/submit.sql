@@ -1,6 +1,7 @@
 -- submit: keep jobs that are new, recognise those that are known, wake who can run them. All of them, or none.
 -- gives   the numbers of the groups' classes, and a status: ok; stale if other rules are in force than those the steps
---         were made by; or conflict, with the index of the job and which of its keys stands for another one; and for
+--         were made by, which a caller's transaction does not use; or conflict, with the index of the job and which of its
+--         keys stands for another one; and for
 --         duplicates the jobs that stand in for them; and the numbers of the jobs, 0 for those that were known
 -- takes   the batch of those jobs that are members, and from which of them an edge comes; none for plain jobs
 -- holds   a job id, an idempotency key or a unique key stands for one job, whichever clients submit at the same time;
@@ -48,7 +49,7 @@ BEGIN
     INTO g_fair, g_clock, shared
     FROM unnest(g_class, g_tenant, g_persist) WITH ORDINALITY x (class, tenant, persist, o)
     LEFT JOIN {schema}.class c ON c.class_id = x.class;
-  IF shared AND rules IS DISTINCT FROM (SELECT n.rules FROM {schema}.namespace n WHERE n.namespace_id = ns) THEN
+  IF shared AND NOT own AND rules IS DISTINCT FROM (SELECT n.rules FROM {schema}.namespace n WHERE n.namespace_id = ns) THEN
     status := 'stale';
     RETURN;
   END IF;
