@@ -159,10 +159,15 @@ class Submitter:
         )
 
     def submit_graph_by(
-        self, calls: Sequence[Call[Any]], store_graph: StoreGraph, *, batch_id: BatchId | None = None
+        self,
+        calls: Sequence[Call[Any]],
+        store_graph: StoreGraph,
+        *,
+        batch_id: BatchId | None = None,
+        tenant: str | None = None,
     ) -> list[Job[Any]]:
         """Submit a graph in this thread. ``store_graph`` stores it. Blocks."""
-        nodes = with_sources(calls)
+        nodes = with_sources(calls, tenant)
         jobs = self._app.portal.run(self._prepare(nodes))
         with _name_call(calls, nodes), traces.SubmitSpan(jobs) as sent:
             reply = store_graph(self._graph(nodes, sent, batch_id))
