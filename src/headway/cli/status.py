@@ -91,7 +91,7 @@ def describe(event: Event) -> str:
     # The store keeps no time of a progress report, so progress is dated when it is seen.
     at = time.time_ns() // 1_000_000 if event.kind == "progress" else event.at
     match event.kind:
-        case "queued":
+        case "queued" | "released":
             rest = f"{data['task']} in lane {data['lane']}"
         case "started":
             rest = f"attempt {data['attempt']} on {data['worker']}"
