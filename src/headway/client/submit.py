@@ -147,16 +147,23 @@ class Submitter:
         return _handles(calls, nodes, sent, reply)
 
     def submit_graph_blocking(
-        self, calls: Sequence[Call[Any]], connection: object | None = None, *, batch_id: BatchId | None = None
+        self,
+        calls: Sequence[Call[Any]],
+        connection: object | None = None,
+        *,
+        batch_id: BatchId | None = None,
+        tenant: str | None = None,
     ) -> list[Job[Any]]:
         """Blocking twin of ``submit_graph``."""
         portal = self._app.portal
         connection = _one_connection(calls, connection)
         if connection is None:
-            return portal.run(self.submit_graph(calls, batch_id=batch_id))
-        return self.submit_graph_by(
-            calls, lambda graph: portal.run(self._app.client.prepare_graph(graph)).run(connection), batch_id=batch_id
-        )
+            return portal.run(self.submit_graph(calls, batch_id=batch_id, tenant=tenant))
+
+        def store_graph(graph: Graph) -> GraphReply:
+            return portal.run(self._app.client.prepare_graph(graph)).run(connection)
+
+        return self.submit_graph_by(calls, store_graph, batch_id=batch_id, tenant=tenant)
 
     def submit_graph_by(
         self,

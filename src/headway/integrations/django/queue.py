@@ -234,9 +234,14 @@ class TransactionSubmitter(Submitter):
         self._queue = app
 
     def submit_graph_blocking(
-        self, calls: Sequence[Call[Any]], connection: object | None = None, *, batch_id: BatchId | None = None
+        self,
+        calls: Sequence[Call[Any]],
+        connection: object | None = None,
+        *,
+        batch_id: BatchId | None = None,
+        tenant: str | None = None,
     ) -> list[Job[Any]]:
-        return self._queue.submit_graph(calls, batch_id)
+        return self._queue.submit_graph(calls, batch_id, tenant)
 
     async def submit_graph(
         self,
