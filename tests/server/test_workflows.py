@@ -18,8 +18,6 @@ from headway.server.routes import batches as batch_routes
 from headway.worker.embedded import Worker
 from tests.server.conftest import client_for
 
-pytestmark = pytest.mark.parametrize("store_name", ["memory"])
-
 TASKS = "/api/v1/tasks"
 BATCHES = "/api/v1/batches"
 ABSENT = "batch-01999e2f-9d1c-7cc0-8a1e-5f1d6c3b2a10"
