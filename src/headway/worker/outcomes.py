@@ -69,11 +69,12 @@ def raised(error: BaseException, task: Task[Any, Any, Any] | None) -> Ending:
             return Snoozed(to_ms(error.seconds), "rate_limited")
         case RetryAfter():
             return Raised(describe(error, retriable=True), after_ms=to_ms(error.seconds))
-        case Discard():
-            return Raised(JobError(type="Discard", message=_cut(_text(error), MESSAGE_MAX), retriable=False))
+        case Discard() | UpstreamFailed():
+            kind = Discard if isinstance(error, Discard) else UpstreamFailed
+            return Raised(JobError(type=kind.__name__, message=_cut(_text(error), MESSAGE_MAX), retriable=False))
         case SessionClosed():
             return Stopped("its client is gone")
-        case BadArguments() | UnknownTask() | UpstreamFailed():
+        case BadArguments() | UnknownTask():
             return Raised(describe(error, retriable=False))
         case CommandFailed() if not error.retriable:
             return Raised(describe(error, retriable=False))
