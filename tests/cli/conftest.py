@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.command import Cli, Started
+from tests.cli.served import Served, ServerThread
 
 
 @pytest.fixture
@@ -44,3 +45,15 @@ def live_up(live: Cli) -> Generator[Started]:
         yield started
     finally:
         started.end()
+
+
+@pytest.fixture
+def served(cli: Cli) -> Iterator[Served]:
+    """The command line beside a server on the same store."""
+    cli.call("migrate")
+    server = ServerThread(cli.folder)
+    server.start()
+    try:
+        yield Served(cli, server.url)
+    finally:
+        server.stop()

@@ -3,86 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple
 
 import httpx
 import pytest
 
-from headway import Headway
 from headway.cli.remote import HttpOperator
 from headway.core.errors import ConfigError
 from headway.policy_store.catalogue import TaskEntry, publish_tasks
 from headway.security.audit import read_audit
-from headway.server.api import headway_api
 from headway.server.uvicorn_server import bind
 from headway.stores.base import Store
 from headway.stores.open import open_store
-from tests.cli.command import Cli, Ran
-from tests.server import live
-
-
-class Served(NamedTuple):
-    """The command line in a folder with a store, and a server before that store."""
-
-    cli: Cli
-    url: str
-
-    def call(self, *words: str, code: int = 0, token: str | None = None) -> Ran:
-        """Call a command that goes through the server."""
-        with pytest.MonkeyPatch.context() as patch:
-            if token is not None:
-                patch.setenv("HEADWAY_TOKEN", token)
-            return self.cli.call(*words, "--server", self.url, code=code)
-
-    def submit(self, *words: str) -> str:
-        """Submit a job to the store itself; gives its id."""
-        return self.cli.call("submit", *words).out.strip()
-
-    def token(self, *scopes: str) -> str:
-        words = [word for scope in scopes for word in ("--scope", scope)]
-        return self.cli.call("token", "create", *words).out.strip()
-
-
-class _InThread:
-    """A server on a loop of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._started = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._over = asyncio.Event()
-        self.url = ""
-
-    def start(self) -> None:
-        self._thread.start()
-        assert self._started.wait(20)
-
-    def stop(self) -> None:
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(20)
-
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        api = headway_api(Headway(f"sqlite:///{self._folder}/headway.db"))
-        async with live.served(api) as self.url:
-            self._started.set()
-            await self._over.wait()
-
-
-@pytest.fixture
-def served(cli: Cli) -> Iterator[Served]:
-    cli.call("migrate")
-    server = _InThread(cli.folder)
-    server.start()
-    try:
-        yield Served(cli, server.url)
-    finally:
-        server.stop()
+from tests.cli.command import Cli
+from tests.cli.served import Served
 
 
 def test_what_is_looked_at_is_the_same_from_the_server(served: Served) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from headway import (
     BadArguments,
+    BadEdge,
     BatchClosed,
     BatchNotFound,
     ConfigError,
@@ -209,6 +210,24 @@ def test_assert_enqueued_sees_held_jobs(headway: Testbed, tasks: Tasks) -> None:
 
 
 # ---------------------------------------------------------------------- batches
+
+
+def test_members_and_their_sources_take_the_tenant_of_their_batch(headway: Testbed, tasks: Tasks) -> None:
+    app = headway.app
+    first, hidden = tasks.fetch.call("x"), tasks.fetch.call("y")
+    with app.batch(tenant="acme") as batch:
+        batch.add([first, tasks.row.call(1).after(first, hidden)])
+    assert batch.status().total == 3
+    assert {job.record().tenant for job in app.jobs()} == {"acme"}
+
+
+def test_an_error_names_the_place_of_the_call_that_has_it(headway: Testbed, tasks: Tasks) -> None:
+    app = headway.app
+    late = tasks.row.call(1)
+    first = tasks.row.call(2).after(late)
+    with pytest.raises(BadEdge, match="job 1 of the graph waits for nowhere") as refused:
+        app.enqueue_many([first, late.after(app.job("nowhere"))])
+    assert refused.value.facts["index"] == 1
 
 
 def test_a_batch_runs_its_callbacks_and_shows_its_results(headway: Testbed, tasks: Tasks) -> None:

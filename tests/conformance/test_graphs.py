@@ -28,7 +28,17 @@ from tests.conformance.builders import (
     submit_one,
     the_job,
 )
-from tests.conformance.workflows import FAILED, are_held, node, run, run_all, states, submit_graph, submit_node
+from tests.conformance.workflows import (
+    FAILED,
+    are_held,
+    give_back,
+    node,
+    run,
+    run_all,
+    states,
+    submit_graph,
+    submit_node,
+)
 
 DAY_MS = 86_400_000
 
@@ -46,6 +56,19 @@ async def test_a_job_starts_when_the_job_it_waits_for_has_completed(store: Store
     released = await the_job(store, two)
     assert (released.state, released.held, released.eligible_at) == (State.QUEUED, False, clock())
     assert await claimed_ids(store) == [two]
+
+
+async def test_totals_count_a_dependants_release_apart_from_jobs_that_workers_give_back(store: Store) -> None:
+    await register(store)
+    first = node()
+    _, two = await submit_graph(store, first, node(first.job.job_id))
+    await run(store, first.job.job_id)
+    totals = (await store.stats()).totals
+    assert (totals.get("held"), totals.get("unheld"), totals.get("released", 0)) == (1, 1, 0)
+    await give_back(store, *await claim(store, free=1))
+    totals = (await store.stats()).totals
+    assert (totals.get("unheld"), totals.get("released")) == (1, 1)
+    assert await states(store, two) == [State.QUEUED]
 
 
 async def test_a_report_and_the_claim_of_its_dependant_are_one_exchange(store: Store) -> None:
@@ -417,6 +440,15 @@ async def test_a_wrong_graph_leaves_nothing_behind(store: Store) -> None:
         await store.submit_graph(Graph((node(job=a_job(persist=False)),)))
     assert (await store.stats()).totals == before.totals
     assert await store.get([first.job_id, second.job_id]) == [None, None]
+
+
+async def test_jobs_that_stand_for_each_other_cannot_wait_for_each_other(store: Store) -> None:
+    last = node(job=a_job(unique_key="only"))
+    middle = node(last.job.job_id)
+    first = node(middle.job.job_id, job=a_job(unique_key="only"))  # The store would keep this one for both.
+    with pytest.raises(CycleError):
+        await submit_graph(store, first, middle, last)
+    assert await store.get([first.job.job_id, middle.job.job_id]) == [None, None]
 
 
 async def test_a_tenant_cannot_wait_for_the_job_of_another(store: Store) -> None:

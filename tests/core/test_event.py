@@ -54,6 +54,31 @@ def test_a_start_is_told_once() -> None:
     assert kinds(RUNNING, replace(RUNNING, cancel_requested_at=25)) == []
 
 
+def test_a_release_is_told_before_the_start() -> None:
+    held = a_job(held=True, eligible_at=None)
+    released = Event("released", 15, "j", {"lane": "low", "task": "export"})
+    assert list(events_between(held, a_job(eligible_at=15), NOW)) == [released]
+    events = list(events_between(held, replace(RUNNING, eligible_at=15), NOW))
+    assert events == [released, STARTED]
+    assert (0, 0) < events[0].place < events[1].place
+    delayed = a_job(eligible_at=None, due_at=500)
+    assert list(events_between(held, delayed, NOW)) == [replace(released, at=NOW)]
+
+
+def test_a_held_job_that_is_cancelled_was_not_released() -> None:
+    held = a_job(held=True, eligible_at=None)
+    ended = a_job(State.CANCELLED, finished_at=30, reason="upstream x", eligible_at=None)
+    assert kinds(held, ended) == ["finished"]
+    assert kinds(None, held) == ["queued"]
+    assert kinds(ended, replace(held, finished_at=None)) == []
+
+
+def test_a_job_that_is_held_again_is_released_after_its_last_end() -> None:
+    again = a_job(held=True, eligible_at=None, epoch=1)
+    [event] = events_between(again, replace(again, held=False, eligible_at=50), NOW)
+    assert (1, 4, 40) < event.place < (2, 1)
+
+
 def test_progress_is_told_when_it_changes() -> None:
     half = replace(RUNNING, progress=0.5, note="half")
     [event] = events_between(RUNNING, half, NOW)

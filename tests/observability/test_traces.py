@@ -17,6 +17,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.util._once import Once
 
 from headway import Context, Headway, Retry, Snooze, Worker
+from headway.client.links import Reference
 from headway.observability import traces
 from headway.observability.traces import parse_traceparent, shown_trace, taken_trace
 
@@ -284,3 +285,31 @@ async def test_a_submit_that_failed_says_so(app: Headway, spans: InMemorySpanExp
             await work.using(idempotency_key="k").aenqueue(2)
     _, failed = named(spans, "send work")
     assert failed.status.status_code is StatusCode.ERROR
+
+
+async def test_the_run_of_a_dependant_links_to_the_jobs_whose_results_it_takes(
+    app: Headway, spans: InMemorySpanExporter
+) -> None:
+    @app.task(name="fetch")
+    async def fetch(number: int) -> int:
+        return number
+
+    @app.task(name="add")
+    async def add(a: int, b: list[int]) -> int:
+        return a + sum(b)
+
+    async with app:
+        first = await fetch.using(trace_id=PARENT).aenqueue(1)
+        chosen = await fetch.using(trace_id="order-77").aenqueue(4)
+        second = fetch.call(2)
+        total = await add.call(second.out, [Reference(first.id), Reference(chosen.id)]).aenqueue()  # type: ignore[list-item]
+        async with Worker(app):
+            assert await total.aresult(timeout=10) == 7
+    links = {link.attributes["messaging.message.id"]: link.context for link in one(spans, "process add").links}  # type: ignore[index]
+    sent = next(span for span in named(spans, "send 2 tasks"))
+    assert {job_id: f"{context.trace_id:032x}" for job_id, context in links.items()} == {
+        second.new.job_id: trace_id(sent),
+        first.id: TRACE,
+    }
+    assert links[first.id].is_remote
+    assert [list(span.links) for span in named(spans, "process fetch")] == [[], [], []]

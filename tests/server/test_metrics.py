@@ -45,6 +45,7 @@ from tests.conformance.builders import (
     register,
     submit,
 )
+from tests.conformance.workflows import node, submit_batch, submit_graph
 from tests.conftest import ADDRESSES
 from tests.faults.conftest import wait_until
 
@@ -167,6 +168,29 @@ async def test_depth_and_age_are_of_what_waits(store: Store, clock: ManualClock)
     assert found['headway_queue_delayed{priority="high"}'] == 1
     assert found['headway_queue_executing{priority="low"}'] == 1
     assert found['headway_queue_oldest_age_seconds{priority="low"}'] == 2.5
+
+
+async def test_held_tasks_and_batches_are_counted(store: Store, clock: ManualClock) -> None:
+    source, held = a_job(lane="low"), a_job(lane="high")
+    other = node(held.job_id, job=a_job(lane="gone"))
+    await submit_graph(store, node(job=source), node(source.job_id, job=held), other)
+    found = await samples(store)
+    assert found['headway_queue_held{priority="high"}'] == found['headway_queue_held{priority="other"}'] == 1
+    assert found['headway_queue_held{priority="low"}'] == found["headway_tasks_unheld_total"] == 0
+    assert (found['task_state_total{status="queued"}'], found['queue_depth{priority="high"}']) == (3, 0)
+    assert not [name for name in found if name.startswith("headway_batch_duration_seconds")]
+    await register(store)
+    await end(store, await claim_one(store))
+    found = await samples(store)
+    assert found["headway_tasks_unheld_total"] == 1
+    assert (found['headway_queue_held{priority="high"}'], found['queue_depth{priority="high"}']) == (0, 1)
+    for seconds in (1, 4, 10):
+        batch_id, _ = await submit_batch(store, 0, open=True)
+        clock.advance(ms=seconds * 1_000)
+        await store.close_batch(batch_id)
+    found = await samples(store)
+    assert found['headway_batch_duration_seconds{quantile="0.5"}'] == 4
+    assert found['headway_batch_duration_seconds{quantile="0.9"}'] == 10
 
 
 async def test_states_dead_letters_and_endings(store: Store) -> None:

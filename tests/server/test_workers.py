@@ -526,12 +526,13 @@ async def test_a_task_whose_arguments_cannot_be_read_fails_and_harms_no_other(
     from tests.conformance.builders import a_job
 
     store = await app.client.store()
-    [bad] = await store.submit([a_job(payload=b"\x02{}")])
+    [bad] = await store.submit([a_job(payload=b"\x03{}")])
+    [dangling] = await store.submit([a_job(payload=b'\x02{"a":{"$out":1}}')])
     [worse] = await store.submit([a_job(payload=b"\x01[1]")])
     good = await submit(http)
     worker = await register(http, reserved=0)
     assert [given["task_id"] for given in (await worker.poll(5))["tasks"]] == [good]
-    assert {(await task(http, one.job_id))["status"] for one in (bad, worse)} == {"failed"}
+    assert {(await task(http, one.job_id))["status"] for one in (bad, dangling, worse)} == {"failed"}
 
 
 # ---------------------------------------------------------------------- who may

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from typing import Any
 
 import httpx
@@ -15,8 +17,6 @@ from headway.security.tokens import create_token
 from headway.server.routes import batches as batch_routes
 from headway.worker.embedded import Worker
 from tests.server.conftest import client_for
-
-pytestmark = pytest.mark.parametrize("store_name", ["memory"])
 
 TASKS = "/api/v1/tasks"
 BATCHES = "/api/v1/batches"
@@ -222,6 +222,18 @@ async def test_a_repeated_key_gives_the_same_held_task(http: httpx.AsyncClient) 
     assert (first.status_code, again.status_code) == (201, 200)
     assert again.headers["idempotent-replayed"] == "true"
     assert (again.json()["task_id"], again.json()["deduplicated"]) == (first.json()["task_id"], True)
+
+
+async def test_the_events_of_a_held_task_include_its_release(
+    http: httpx.AsyncClient, app: Headway, api: FastAPI
+) -> None:
+    first, second = await bulk(http, call(), call(after=[{"index": 0}]))
+    following = asyncio.create_task(http.get(f"{TASKS}/{second}/events"))
+    while not api.state.service.streams:  # noqa: ASYNC110  (the stream says nothing before the release)
+        await asyncio.sleep(0.01)
+    await run_all(app, first, second)
+    kinds = re.findall(r"^event: (\w+)$", (await following).text, re.MULTILINE)
+    assert [kind for kind in kinds if kind != "estimate"] == ["queued", "released", "started", "finished"]
 
 
 # ---------------------------------------------------------------------- batches

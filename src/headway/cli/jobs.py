@@ -111,6 +111,8 @@ def jobs_table(found: Sequence[JobRecord], now_at: int, *, errors: bool = False)
 
 
 def _status(job: JobRecord) -> str:
+    if job.held:
+        return f"{job.state.value} (held)"
     if job.due_at is not None:
         return f"{job.state.value} (delayed)"
     if job.cancel_requested_at is not None and not job.state.ended:

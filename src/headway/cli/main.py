@@ -75,6 +75,8 @@ COMMANDS: tuple[tuple[str, Group, *tuple[str, ...]], ...] = (
     ("cancel", _JOBS, "ID… [OPTIONS]", "headway cancel 0198c1f2-7a3b-7c4d-8e5f-001122334455"),
     ("cancel:retry", _JOBS, "ID… [OPTIONS]", "headway retry 0198c1f2-7a3b-7c4d-8e5f-001122334455"),
     ("bulk", _JOBS),
+    ("batches", _JOBS, "[OPTIONS]", "headway batches", "headway batches --status running,failed --json"),
+    ("batches:batch", _JOBS),
     ("dlq", _JOBS),
     ("crons", _JOBS),
     ("workers", _OPERATE, "[OPTIONS]", "headway workers", "headway workers --json"),

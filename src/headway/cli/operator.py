@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from headway.client.batch import RetryMode, retry_batch
+from headway.client.batch_values import batch_page, batch_values
 from headway.client.job_reader import JobReader
 from headway.core.errors import ConfigError, StoreBusy
 from headway.core.job import JobId, JobRecord, State, SubmitReply
@@ -14,6 +16,7 @@ from headway.core.policy.estimate import Estimate
 from headway.core.policy.lint import Finding, OfferedLoad
 from headway.core.policy.why import Reason, why
 from headway.core.search import parse_search
+from headway.core.workflow import BatchId, BatchQuery
 from headway.estimates.accuracy import AccuracySummary, summaries
 from headway.estimates.forecaster import Forecaster
 from headway.estimates.load import check_here, recent_load
@@ -42,12 +45,16 @@ if TYPE_CHECKING:
 
 
 class JobReport(NamedTuple):
-    """A job with its place in the queue. ``waited_ms``: once it has started, how long it waited for what."""
+    """A job with its place in the queue. ``waited_ms``: once it has started, how long it waited for what.
+
+    ``after``: the jobs and batches that it waits or waited for.
+    """
 
     job: JobRecord
     estimate: Estimate | None = None
     reasons: Sequence[Reason] = ()
     waited_ms: Mapping[str, int] = {}
+    after: Sequence[str] = ()
 
 
 class PolicyChange(NamedTuple):
@@ -92,7 +99,9 @@ class StoreOperator:
             return None if job is None else JobReport(job)
         policy = await self.policy()
         estimate = await Forecaster().estimate(self._store, found, policy)
-        return JobReport(found.job, estimate, why(found, policy), found.waited_ms)
+        (upstreams,) = await self._store.upstreams([job_id])
+        after = [upstream.source for upstream in upstreams]
+        return JobReport(found.job, estimate, why(found, policy), found.waited_ms, after)
 
     async def passed_over(self, job: JobRecord) -> int:
         return await passed_over(self._store.find, job)
@@ -187,6 +196,23 @@ class StoreOperator:
         if ended is None:
             raise StoreBusy(f"the operation {operation_id} was removed while it ran")
         return BulkEnd(operation_id, ended.status, ended.changed, ended.visited, ended.error)
+
+    async def batches(self, query: BatchQuery) -> dict[str, Any]:
+        """Return a page of batches, newest first, as values."""
+        found = await self._store.find_batches(query._replace(limit=query.limit + 1))
+        return batch_page(found, query.limit)
+
+    async def batch(self, batch_id: BatchId) -> dict[str, Any] | None:
+        (found,) = await self._store.get_batches([batch_id])
+        return None if found is None else batch_values(found)
+
+    async def cancel_batch(self, batch_id: BatchId) -> dict[str, Any] | None:
+        found = await self._store.cancel_batch(batch_id)
+        return None if found is None else batch_values(found)
+
+    async def retry_batch(self, batch_id: BatchId, mode: RetryMode) -> int:
+        """Queue members of a batch again. Returns how many."""
+        return await retry_batch(self._store, self._store.retry, batch_id, mode)
 
 
 Operator: TypeAlias = "StoreOperator | HttpOperator"

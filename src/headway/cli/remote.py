@@ -14,9 +14,18 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from headway.cli.operator import BulkEnd, JobReport, PolicyChange
+from headway.client.batch import RetryMode
 from headway.client.job_values import read_task
 from headway.core import errors
-from headway.core.errors import ConfigError, HeadwayError, JobNotFound, PolicyError, ServerRefused, StoreTooNew
+from headway.core.errors import (
+    BatchNotFound,
+    ConfigError,
+    HeadwayError,
+    JobNotFound,
+    PolicyError,
+    ServerRefused,
+    StoreTooNew,
+)
 from headway.core.job import JobId, JobRecord, State, SubmitReply
 from headway.core.policy.document import Policy
 from headway.core.policy.enforced import PauseSet
@@ -26,6 +35,7 @@ from headway.core.policy.why import Reason
 from headway.core.policy.writer import policy_data
 from headway.core.timestamps import read_moment
 from headway.core.worker import TASK, WorkerInfo, WorkerState
+from headway.core.workflow import BatchId, BatchQuery
 from headway.estimates.accuracy import AccuracySummary
 from headway.estimates.load import JOBS_READ, load_of
 from headway.maintenance.bulk import Action
@@ -48,6 +58,9 @@ _SAME: dict[str, type[HeadwayError]] = {
     error.code: error
     for error in (
         errors.BadArguments,
+        errors.BadEdge,
+        errors.BatchClosed,
+        errors.BatchNotFound,
         errors.ConfigError,
         errors.CountGrew,
         errors.ExpectNeeded,
@@ -144,7 +157,7 @@ class HttpOperator:
         estimate = values["estimate"]
         reasons = [Reason(one.pop("code"), one.pop("text"), one) for one in reply["reasons"]]
         waited = {reason: round(seconds * 1_000) for reason, seconds in reply["waited_seconds"].items()}
-        return JobReport(self._job(values), estimate and Estimate(**estimate), reasons, waited)
+        return JobReport(self._job(values), estimate and Estimate(**estimate), reasons, waited, values["after"])
 
     async def passed_over(self, job: JobRecord) -> int:
         reply = await self._get(f"/tasks/{job.job_id}/why")
@@ -257,6 +270,31 @@ class HttpOperator:
             if refusal.code == "cron_not_found":
                 return None
             raise
+
+    async def batches(self, query: BatchQuery) -> dict[str, Any]:
+        return await self._get(
+            "/batches", tenant=query.tenant, status=list(query.statuses), cursor=query.before, limit=query.limit
+        )
+
+    async def batch(self, batch_id: BatchId) -> dict[str, Any] | None:
+        return await self._batch("GET", batch_id)
+
+    async def cancel_batch(self, batch_id: BatchId) -> dict[str, Any] | None:
+        return await self._batch("POST", batch_id, "/cancel", {})
+
+    async def retry_batch(self, batch_id: BatchId, mode: RetryMode) -> int:
+        reply = await self._ask("POST", f"/batches/{batch_id}/retry", {"mode": mode})
+        return int(reply["retried"])
+
+    async def _batch(
+        self, method: Literal["GET", "POST"], batch_id: BatchId, verb: str = "", body: Any = None
+    ) -> dict[str, Any] | None:
+        if _ID.fullmatch(batch_id) is None:
+            return None
+        try:
+            return await self._ask(method, f"/batches/{batch_id}{verb}", body)
+        except BatchNotFound:
+            return None
 
     # ------------------------------------------------------------------ what a Client needs of a store
 

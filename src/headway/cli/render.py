@@ -150,6 +150,7 @@ def stats_values(stats: Stats, policy: Policy | None = None) -> dict[str, Any]:
             name: {
                 "waiting": lane.waiting,
                 "delayed": lane.delayed,
+                "held": lane.held,
                 "executing": lane.executing,
                 "oldest_at": moment(lane.oldest_at),
                 "oldest_seconds": None if lane.oldest_at is None else max(0, stats.now_at - lane.oldest_at) / 1_000,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import Annotated
 
 from headway.cli import render
@@ -33,6 +34,8 @@ from headway.core.policy.document import Policy
 from headway.core.policy.lanes import effective_lane
 from headway.observability.traces import shown_trace
 
+SOURCES_SHOWN = 5  # Jobs and batches that a job waits for; --json has all.
+
 
 def status(
     job_id: JobWord,
@@ -61,6 +64,7 @@ def status(
             "effective_priority": effective_lane(policy, job, job.seen_at),
             "waited_s": {reason: ms / 1_000 for reason, ms in report.waited_ms.items()},
             "estimate": estimate_values(report.estimate),
+            "after": list(report.after),
         }
         render.print_json(job_values(job) | more)
     else:
@@ -86,7 +90,7 @@ def describe(event: Event) -> str:
     # The store keeps no time of a progress report, so progress is dated when it is seen.
     at = time.time_ns() // 1_000_000 if event.kind == "progress" else event.at
     match event.kind:
-        case "queued":
+        case "queued" | "released":
             rest = f"{data['task']} in lane {data['lane']}"
         case "started":
             rest = f"attempt {data['attempt']} on {data['worker']}"
@@ -154,6 +158,8 @@ def _facts(report: JobReport, policy: Policy) -> dict[str, object]:
         "attempts": f"{job.attempts} of {job.max_retries + 1}",
         "crashes": job.crashes or None,
         "timeout": render.duration(job.timeout_ms),
+        "batch": job.batch_id,
+        "after": _after(report.after),
         "submitted": _when(job.submitted_at, now_at),
         "due": _when(job.due_at, now_at),
         "waiting since": _when(job.eligible_at, now_at) if job.state is State.QUEUED else None,
@@ -174,6 +180,12 @@ def _facts(report: JobReport, policy: Policy) -> dict[str, object]:
         "trace id": job.trace_id and shown_trace(job.trace_id, job.job_id),
     }
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def _after(sources: Sequence[str]) -> str | None:
+    """Write the first sources of a job, and how many more there are."""
+    more = f" and {len(sources) - SOURCES_SHOWN} more" if len(sources) > SOURCES_SHOWN else ""
+    return ", ".join(sources[:SOURCES_SHOWN]) + more or None
 
 
 def _when(at: int | None, now_at: int) -> str | None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 from cyclopts import Parameter
 
@@ -23,11 +23,12 @@ from headway.core.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from headway.client.app import Headway
-    from headway.client.task import Task
+    from headway.client.job import Job
+    from headway.client.task import Call, Task
 
 DEMO = "demo."
 TEXT = {"type": "string"}
-HTTP_NAMES = {"needs": "required_capabilities", "timeout": "timeout_seconds"}
+HTTP_NAMES = {"needs": "required_capabilities", "timeout": "timeout_seconds", "batch": "batch_id"}
 NOT_TEXT = re.compile(r"argument '(\w+)': expected str\b")  # How a server refuses a number for a text.
 
 
@@ -51,10 +52,22 @@ class CallFlags:
         str | None, option("What to do if the rung's limit stops it: fail, retry_longer or partial.", "WHAT")
     ] = None
     needs: Annotated[str | None, option("Capabilities that a worker must offer, separated by commas.", "NAMES")] = None
+    after: Annotated[list[str] | None, option("Wait for these jobs and batches: ids, separated by commas.", "IDS")] = (
+        None
+    )
+    on_failure: Annotated[
+        Literal["cancel", "run", "hold"] | None,
+        option("What to do if one of them does not complete: cancel, run or hold.", "WHAT"),
+    ] = None
+    batch: Annotated[str | None, option("Become a member of this batch.", "ID")] = None
 
     def options(self) -> dict[str, Any]:
-        """Return what was asked for, as ``Task.using`` takes it."""
+        """Return what was asked for, as ``Task.using`` takes it, and ``batch``."""
         given = asdict(self)
+        if self.after is not None:
+            given["after"] = [one for part in self.after for one in map(str.strip, part.split(",")) if one]
+        elif self.on_failure is not None:
+            raise ConfigError("--on-failure says what happens if a job of --after does not complete; add --after")
         if self.run_after is not None:
             given["run_after"] = _moment(self.run_after)
         if self.needs is not None:
@@ -122,14 +135,25 @@ async def _submit(
         file = app.make_store().abilities.path
         if file is not None and not file.exists():
             app.in_force.fixed = True  # A store that is yet to be made has no policy of its own.
+        batch = options.pop("batch", None)
         call = task.using(**options).call_named(values.fit(properties))
         if after.wait and not call.new.persist:
             raise NotStored(f"task {name} is transient, so its jobs keep no result; leave out --wait")
-        job = call.handle((await app.submitter.submit([call]))[0])
+        job = await _stored(app, call, batch)
         if not after.json:
             _print_made(job.id, deduplicated=job.deduplicated)
         ended = await app.client.ended(job.id, after.timeout) if after.wait else None
     return _print_ended(job.id, ended, deduplicated=job.deduplicated, json=after.json)
+
+
+async def _stored(app: Headway, call: Call[Any], batch: str | None) -> Job[Any]:
+    """Submit a call, as a member of a batch if one is named."""
+    if batch is None and not call.links:
+        return call.handle((await app.submitter.submit([call]))[0])
+    if batch is None:
+        return await call.aenqueue()
+    record = await app.batch_of(batch).arecord()
+    return (await app.submitter.submit_graph([call], batch_id=record.batch_id, tenant=record.tenant))[0]
 
 
 async def _submit_to(

@@ -20,13 +20,15 @@ CAPABILITIES_LEAST = 12  # Columns that the capabilities of a worker need at lea
 
 def lanes_table(stats: Stats, policy: Policy | None = None) -> Table:
     """Lay out the lanes, the first to be served first."""
-    numbers = ["waiting", "delayed", "executing", "oldest"]
+    holds = any(lane.held for lane in stats.lanes.values())
+    numbers = ["waiting", "delayed", *(["held"] if holds else []), "executing", "oldest"]
     made = render.table("lane", *numbers, right=numbers)
     for name, lane in render.ordered_lanes(stats, policy):
         made.add_row(
             render.text(name),
             _count(lane.waiting),
             _count(lane.delayed),
+            *([_count(lane.held)] if holds else []),
             _count(lane.executing, "cyan"),
             render.age(lane.oldest_at, stats.now_at),
         )

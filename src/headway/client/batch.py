@@ -180,13 +180,13 @@ class Batch(Generic[R]):
 
         Calls that the given calls wait for become members too.
         """
-        for part in self._parts(calls):
-            await self._app.submitter.submit_graph(part, batch_id=self.id)
+        for part in _parts(calls):
+            await self._app.submitter.submit_graph(part, batch_id=self.id, tenant=self._tenant)
 
     def add(self, calls: Iterable[Call[R]]) -> None:
         """Blocking twin of ``aadd``."""
-        for part in self._parts(calls):
-            self._app.submitter.submit_graph_blocking(part, batch_id=self.id)
+        for part in _parts(calls):
+            self._app.submitter.submit_graph_blocking(part, batch_id=self.id, tenant=self._tenant)
 
     async def athen(
         self, task: Task[Concatenate[Results[R], Q], S, Any], /, *args: Q.args, **kwargs: Q.kwargs
@@ -219,21 +219,17 @@ class Batch(Generic[R]):
         return cast("Results[R]", Reference(self.id))
 
     async def _acallback(self, call: Call[S], rule: EdgeRule) -> Job[S]:
-        return (await self._app.submitter.submit_graph((self._linked(call, rule),)))[0]
+        return (await self._app.submitter.submit_graph((self._linked(call, rule),), tenant=self._tenant))[0]
 
     def _callback(self, call: Call[S], rule: EdgeRule) -> Job[S]:
-        return self._app.submitter.submit_graph_blocking((self._linked(call, rule),))[0]
+        return self._app.submitter.submit_graph_blocking((self._linked(call, rule),), tenant=self._tenant)[0]
 
     def _linked(self, call: Call[S], rule: EdgeRule) -> Call[S]:
-        return self._inherit(call._replace(links=merge_links(call.links, (Link(self.id, rule),))))
+        return call._replace(links=merge_links(call.links, (Link(self.id, rule),)))
 
-    def _parts(self, calls: Iterable[Call[R]]) -> Iterator[list[Call[R]]]:
-        remaining = iter([calls] if isinstance(calls, Call) else calls)
-        while part := list(islice(remaining, BATCH)):
-            yield [self._inherit(call) for call in part]
-
-    def _inherit(self, call: Call[S]) -> Call[S]:
-        return call if self._new is None else call.inherit(call.new.lane, self._new.tenant)
+    @property
+    def _tenant(self) -> str | None:
+        return None if self._new is None else self._new.tenant
 
     # ------------------------------------------------------------------ reading
 
@@ -325,6 +321,13 @@ async def retry_batch(store: Store, retry: RetryJobs, batch_id: BatchId, mode: s
         after = await retry([job.job_id for job in page], alone=mode == "failed")
         retried += sum(state is State.QUEUED for state in after)
     return retried
+
+
+def _parts(calls: Iterable[Call[R]]) -> Iterator[list[Call[R]]]:
+    """Yield calls in lists of as many as one round trip takes."""
+    remaining = iter([calls] if isinstance(calls, Call) else calls)
+    while part := list(islice(remaining, BATCH)):
+        yield part
 
 
 def batch_status(batch: BatchRecord) -> BatchStatus:

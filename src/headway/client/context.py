@@ -63,6 +63,9 @@ class Budget:
 NOTHING: Any = object()  # The task has set no partial result.
 
 
+_NO_SOURCES: Mapping[str, str] = MappingProxyType({})
+
+
 class Context:
     """The running job. Tasks with ``context=True``, middleware and dependencies receive it."""
 
@@ -79,6 +82,7 @@ class Context:
         "_write",
         "cancelled",
         "kept",
+        "sources",
         "state",
     )  # fmt: skip
 
@@ -103,6 +107,7 @@ class Context:
         self._budget: Budget | None = None
         self._task_session: TaskSession | None = None
         self.state = state  # The mapping that the lifespan yielded.
+        self.sources: Mapping[str, str] = _NO_SOURCES  # The trace ids of jobs whose results it takes, for its span.
         self.cancelled = False  # True once the job should stop. Tasks in threads must check it.
 
     @property

@@ -16,14 +16,16 @@ def new_batch_id() -> BatchId:
     return BatchId(f"{BATCH_PREFIX}{new_job_id()}")
 
 
-def with_sources(calls: Sequence[Call[Any]]) -> list[Call[Any]]:
+def with_sources(calls: Sequence[Call[Any]], tenant: str | None = None) -> list[Call[Any]]:
     """Return calls with all calls that they wait for, each after its sources. Raises ``CycleError``.
 
-    A call inherits the lane and the tenant of the first call that it waits for.
+    A call inherits the lane and the tenant of the first call that it waits for. ``tenant``: of calls that have none.
     """
     if not any(call.links for call in calls):
-        return list(calls)
+        return [call if tenant is None else call.inherit(call.new.lane, tenant) for call in calls]
     found = _collect(calls)
+    if tenant is not None:
+        found = {job_id: call.inherit(call.new.lane, tenant) for job_id, call in found.items()}
     index = {job_id: place for place, job_id in enumerate(found)}
     listed = list(found.values())
     sources = [[index[JobId(link.source_id)] for link in call.links if link.source_id in index] for call in listed]

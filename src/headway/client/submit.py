@@ -121,15 +121,21 @@ class Submitter:
         return jobs
 
     async def submit_graph(
-        self, calls: Sequence[Call[Any]], connection: object | None = None, *, batch_id: BatchId | None = None
+        self,
+        calls: Sequence[Call[Any]],
+        connection: object | None = None,
+        *,
+        batch_id: BatchId | None = None,
+        tenant: str | None = None,
     ) -> list[Job[Any]]:
         """Submit calls and the calls that they wait for in one round trip, all or none. Return a job for each call.
 
         The calls become members of ``batch_id``. Without one, calls that wait for each other become members of a
-        batch of their own, so that they can be shown, cancelled and retried together.
+        batch of their own, so that they can be shown, cancelled and retried together. ``tenant``: of all these calls
+        that have none.
         """
         connection = _one_connection(calls, connection)
-        nodes = with_sources(calls)
+        nodes = with_sources(calls, tenant)
         jobs = await self._prepare(nodes)
         client = self._app.client
         with _name_call(calls, nodes), traces.SubmitSpan(jobs) as sent:
@@ -140,20 +146,32 @@ class Submitter:
         return _handles(calls, nodes, sent, reply)
 
     def submit_graph_blocking(
-        self, calls: Sequence[Call[Any]], connection: object | None = None, *, batch_id: BatchId | None = None
+        self,
+        calls: Sequence[Call[Any]],
+        connection: object | None = None,
+        *,
+        batch_id: BatchId | None = None,
+        tenant: str | None = None,
     ) -> list[Job[Any]]:
         """Blocking twin of ``submit_graph``."""
         portal = self._app.portal
         connection = _one_connection(calls, connection)
         if connection is None:
-            return portal.run(self.submit_graph(calls, batch_id=batch_id))
-        return self.submit_graph_by(calls, lambda graph: self.store_graph(graph, connection), batch_id=batch_id)
+            return portal.run(self.submit_graph(calls, batch_id=batch_id, tenant=tenant))
+        return self.submit_graph_by(
+            calls, lambda graph: self.store_graph(graph, connection), batch_id=batch_id, tenant=tenant
+        )
 
     def submit_graph_by(
-        self, calls: Sequence[Call[Any]], store_graph: StoreGraph, *, batch_id: BatchId | None = None
+        self,
+        calls: Sequence[Call[Any]],
+        store_graph: StoreGraph,
+        *,
+        batch_id: BatchId | None = None,
+        tenant: str | None = None,
     ) -> list[Job[Any]]:
         """Submit a graph in this thread. ``store_graph`` stores it. Blocks."""
-        nodes = with_sources(calls)
+        nodes = with_sources(calls, tenant)
         jobs = self._app.portal.run(self._prepare(nodes))
         with _name_call(calls, nodes), traces.SubmitSpan(jobs) as sent:
             reply = store_graph(self._graph(nodes, sent, batch_id))

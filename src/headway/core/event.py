@@ -8,12 +8,12 @@ from typing import Any
 
 from headway.core.job import JobRecord, State
 
-_QUEUED, _STARTED, _PROGRESS, _RETRIED, _FINISHED = range(5)  # The order of events within one epoch.
+_QUEUED, _STARTED, _PROGRESS, _RETRIED, _FINISHED, _RELEASED = range(6)  # The order of events within one epoch.
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event of a job: queued, started, downgraded, progress, output, retried or finished.
+    """One event of a job: queued, released, started, downgraded, progress, output, retried or finished.
 
     ``place`` orders the events of a job, and is the same in whichever process derives them.
     """
@@ -33,6 +33,10 @@ def events_between(before: JobRecord | None, after: JobRecord, now_at: int) -> I
     """
     if before is None:
         yield Event("queued", after.submitted_at, after.job_id, {"lane": after.lane, "task": after.task}, (0, _QUEUED))
+    elif before.held and not after.held and (after.epoch > before.epoch or not after.state.ended):
+        released_at = after.eligible_at or after.started_at or now_at
+        released = {"lane": after.lane, "task": after.task}
+        yield Event("released", released_at, after.job_id, released, (before.epoch, _RELEASED))
     seen = len(before.history) if before else 0
     announced = before.epoch if before else 0
     for attempt in after.history[seen:]:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from headway.core.job import State
 from headway.core.policy.document import HALTED, Policy
 from headway.core.worker import WorkerInfo, WorkerState
+from headway.core.workflow import BatchQuery, BatchRecord
 from headway.metrics import recorder
 from headway.metrics.documents import OTHER, TASK_RUNS, MetricsDocument, Row, read_documents
 from headway.metrics.text_format import Labels, MetricFamily, Sample, content_type_for, counters, gauges, write_text
@@ -19,13 +20,19 @@ from headway.stores.base import LaneStats, Stats, Store
 
 PROMOTED = "promoted."
 LOWERED = "lowered."
+BATCHES_READ = 100  # The newest batches, so that an export stays cheap however many the store keeps.
 ENDED = tuple(state.value for state in State if state.ended)
 
 
 async def collect(store: Store, policy: Policy) -> list[MetricFamily]:
     """Read all metrics of the store."""
     tasks = {document.name for document in await store.read(TASKS)}
-    return [*store_families(await store.stats(), policy), *counted_families(await read_documents(store), policy, tasks)]
+    batches = await store.find_batches(BatchQuery(limit=BATCHES_READ))
+    return [
+        *store_families(await store.stats(), policy),
+        _batch_durations(batches),
+        *counted_families(await read_documents(store), policy, tasks),
+    ]
 
 
 async def render(store: Store, policy: Policy, accept: str = "") -> tuple[bytes, str]:
@@ -39,12 +46,14 @@ def store_families(stats: Stats, policy: Policy) -> Iterator[MetricFamily]:
     lanes = _lanes(stats, policy)
     waiting = _by("priority", {name: lane.waiting for name, lane in lanes.items()})
     delayed = _by("priority", {name: lane.delayed for name, lane in lanes.items()})
+    held = _by("priority", {name: lane.held for name, lane in lanes.items()})
     executing = _by("priority", {name: lane.executing for name, lane in lanes.items()})
     since_at = {name: stats.now_at if lane.oldest_at is None else lane.oldest_at for name, lane in lanes.items()}
     ages = {name: max(0, stats.now_at - at) / 1_000 for name, at in since_at.items()}
     oldest = "How long the longest-waiting task of a lane has waited, without blocked tasks."
     yield gauges("queue_depth", "Tasks waiting: neither delayed nor executing.", waiting)
     yield gauges("headway_queue_delayed", "Tasks not due yet.", delayed)
+    yield gauges("headway_queue_held", "Tasks that wait for other tasks.", held)
     yield gauges("headway_queue_executing", "Tasks executing.", executing)
     yield gauges("headway_queue_oldest_age_seconds", oldest, _by("priority", ages))
     yield counters("tasks_promoted", "Claims decided by a promotion.", _promotions(stats.totals, policy))
@@ -60,6 +69,8 @@ def store_families(stats: Stats, policy: Policy) -> Iterator[MetricFamily]:
     totals = stats.totals
     yield _counter("headway_tasks_submitted", "Tasks submitted.", totals.get("submitted", 0))
     yield _counter("headway_tasks_claimed", "Tasks claimed, each attempt by itself.", totals.get("claimed", 0))
+    unheld = "Tasks that had waited for other tasks until these had ended."
+    yield _counter("headway_tasks_unheld", unheld, totals.get("unheld", 0))
     ended = {end: totals.get(end, 0) + totals.get(f"transient_{end}", 0) for end in ENDED}
     yield counters("headway_tasks_finished", "Tasks ended, by how; transient ones too.", _by("status", ended))
     yield _counter("tasks_dlq", "Tasks that became dead letters.", totals.get(State.DEAD_LETTER, 0))
@@ -79,7 +90,7 @@ def _lanes(stats: Stats, policy: Policy) -> dict[str, LaneStats]:
     if rest:
         oldest_at = min((lane.oldest_at for lane in rest if lane.oldest_at is not None), default=None)
         waiting, delayed, executing = (sum(lane[at] or 0 for lane in rest) for at in range(3))
-        lanes[OTHER] = LaneStats(waiting, delayed, executing, oldest_at)
+        lanes[OTHER] = LaneStats(waiting, delayed, executing, oldest_at, sum(lane.held for lane in rest))
     return lanes
 
 
@@ -108,11 +119,23 @@ def _downgrades(totals: Mapping[str, int], policy: Policy) -> list[tuple[Labels,
 
 def _states(stats: Stats, lanes: Mapping[str, LaneStats]) -> dict[str, int]:
     return {
-        State.QUEUED.value: sum(lane.waiting + lane.delayed for lane in lanes.values()),
+        State.QUEUED.value: sum(lane.waiting + lane.delayed + lane.held for lane in lanes.values()),
         State.EXECUTING.value: sum(lane.executing for lane in lanes.values()),
         State.COMPLETED.value: stats.totals.get(State.COMPLETED, 0),
         **{state.value: stats.kept.get(state, 0) for state in (State.FAILED, State.CANCELLED, State.DEAD_LETTER)},
     }
+
+
+def _batch_durations(batches: Iterable[BatchRecord]) -> MetricFamily:
+    """Return how long batches took that have ended. No process sees every batch end, so there is no histogram."""
+    took = sorted((batch.finished_at - batch.created_at) / 1_000 for batch in batches if batch.finished_at is not None)
+    samples = [
+        Sample("", (("quantile", str(part)),), took[min(len(took) - 1, int(part * len(took)))])
+        for part in (0.5, 0.9)
+        if took
+    ]
+    text = f"From creation to the end, of those of the newest {BATCHES_READ} batches that have ended."
+    return MetricFamily("headway_batch_duration_seconds", "summary", text, samples)
 
 
 def _workers(stats: Stats, lanes: Mapping[str, LaneStats], policy: Policy) -> Iterator[MetricFamily]:

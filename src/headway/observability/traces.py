@@ -19,7 +19,7 @@ from headway.core.job import NewJob
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.trace import Span, Tracer
+    from opentelemetry.trace import Link, Span, SpanContext, Tracer
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _CHECK_EVERY = 1.0  # Seconds between checks whether the app has set up a provider.
@@ -152,12 +152,20 @@ def _parent(given: str | None) -> Context | None:
 class TracedRun(Protocol):
     """The facts of a running job that a span records."""
 
-    job_id: str
-    task: str
-    lane: str
-    attempt: int
-    trace_id: str
-    traceparent: str | None
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def task(self) -> str: ...
+    @property
+    def lane(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def trace_id(self) -> str: ...
+    @property
+    def traceparent(self) -> str | None: ...
+    @property
+    def sources(self) -> Mapping[str, str]: ...
 
 
 def around_runs(
@@ -190,6 +198,7 @@ def around_runs(
             context=_context_of(run.traceparent) or Context(),  # Never the context of the worker's start.
             kind=SpanKind.CONSUMER,
             attributes=attributes,
+            links=_links_to(run.sources),
             record_exception=False,
             set_status_on_exception=False,
         ) as span:
@@ -209,14 +218,33 @@ def around_runs(
 
 def _context_of(carried: str | None) -> Context | None:
     """Return the context of a traceparent, or None, which means the current context, if it is missing or malformed."""
+    remote = _span_of(carried)
+    if remote is None:
+        return None
+    from opentelemetry import trace
+
+    return trace.set_span_in_context(trace.NonRecordingSpan(remote))
+
+
+def _links_to(sources: Mapping[str, str]) -> list[Link]:
+    """Return links to the spans that sent the jobs whose results a job takes. Each names its job."""
+    if not sources:
+        return []
+    from opentelemetry.trace import Link
+
+    found = ((job_id, _span_of(carried)) for job_id, carried in sources.items())
+    return [Link(span, {"messaging.message.id": job_id}) for job_id, span in found if span is not None]
+
+
+def _span_of(carried: str | None) -> SpanContext | None:
+    """Return the span that a traceparent names, or None if it is missing or malformed."""
     parts = parse_traceparent(carried)
     if parts is None:
         return None
     from opentelemetry import trace
 
     trace_id, span_id, flags = parts
-    remote = trace.SpanContext(trace_id, span_id, is_remote=True, trace_flags=trace.TraceFlags(flags))
-    return trace.set_span_in_context(trace.NonRecordingSpan(remote))
+    return trace.SpanContext(trace_id, span_id, is_remote=True, trace_flags=trace.TraceFlags(flags))
 
 
 def _mark_failed(span: Span, error: BaseException) -> None:

@@ -15,7 +15,7 @@ from headway.core.policy.estimate import Estimate, EstimateRequest, Forecast, es
 from headway.core.policy.positions import QueuePositions, position
 from headway.core.policy.why import Reason, why
 from headway.core.suggest import cut
-from headway.core.workflow import BatchId, BatchRecord
+from headway.core.workflow import BatchRecord
 from headway.estimates.forecaster import estimate_held
 from headway.observability.traces import taken_trace
 from headway.server.auth import Principal, tenant_for
@@ -50,7 +50,7 @@ class CallSet(NamedTuple):
     """The calls of one request, and the batch that they join."""
 
     calls: list[Call[Any]]
-    batch_id: BatchId | None = None
+    batch: BatchRecord | None = None
 
 
 async def make_call(
@@ -113,10 +113,7 @@ async def _joined(
     if any(call.links for call in calls):
         calls = resolve_indexes(calls)
         await check_sources(service, caller, calls)
-    batch = batch or await batch_of(service, caller, requests)
-    if batch is None:
-        return CallSet(calls)
-    return CallSet([call.inherit(call.new.lane, batch.tenant) for call in calls], batch.batch_id)
+    return CallSet(calls, batch or await batch_of(service, caller, requests))
 
 
 def _call(
@@ -153,9 +150,10 @@ def _call(
 
 async def submit(service: Service, wanted: CallSet) -> list[SubmitResult]:
     """Submit all of the calls or none. Return each task with its place."""
-    calls, batch_id = wanted
-    if batch_id is not None or any(call.links for call in calls):
-        jobs = await service.app.submitter.submit_graph(calls, batch_id=batch_id)
+    calls, batch = wanted
+    if batch is not None or any(call.links for call in calls):
+        batch_id, tenant = (None, None) if batch is None else (batch.batch_id, batch.tenant)
+        jobs = await service.app.submitter.submit_graph(calls, batch_id=batch_id, tenant=tenant)
         return await _kept(service, calls, [SubmitReply(job.id, job.deduplicated) for job in jobs])
     if len(calls) == 1:
         answer = await service.submit_batcher.submit(calls[0])

@@ -57,11 +57,12 @@ def raised(error: BaseException, task: Task[Any, Any, Any] | None) -> Ending:
             return Snoozed(to_ms(error.seconds), "rate_limited")
         case errors.RetryAfter():
             return Raised(describe(error, retriable=True), after_ms=to_ms(error.seconds))
-        case errors.Discard():
-            return Raised(JobError(type="Discard", message=_cut(_text(error), MESSAGE_MAX), retriable=False))
+        case errors.Discard() | errors.UpstreamFailed():
+            kind = "Discard" if isinstance(error, errors.Discard) else "UpstreamFailed"
+            return Raised(JobError(type=kind, message=_cut(_text(error), MESSAGE_MAX), retriable=False))
         case errors.SessionClosed():
             return Stopped("its client is gone")
-        case errors.BadArguments() | errors.UnknownTask() | errors.UpstreamFailed():
+        case errors.BadArguments() | errors.UnknownTask():
             return Raised(describe(error, retriable=False))
         case errors.CommandFailed() if not error.retriable:
             return Raised(describe(error, retriable=False))

@@ -110,6 +110,7 @@ class Runner:
         self._granted: dict[str, RunBudget] = {}  # Budgets of jobs that have not started here.
         self.registered = 0.0  # When the registration was sent, on the monotonic clock.
         self._runtime = WorkerRuntime(app, backend)
+        self._traces = False  # This process puts a span around each run.
         self._outputs = OutputWriter(backend, lambda: self.worker.worker_id, self._note)
         self._state: dict[str, Any] = {}
         self._middlewares = app.middlewares
@@ -142,7 +143,8 @@ class Runner:
             if self._app.lifespan is not None:
                 state = await stack.enter_async_context(self._app.lifespan(self._app))
                 self._state = dict(state or {})
-            if traces.active():
+            self._traces = traces.active()
+            if self._traces:
                 shown = self._arguments if self._settings.log_args else None
                 self._middlewares = [traces.around_runs(self.worker.worker_id, shown), *self._middlewares]
                 self._simple = False
@@ -400,7 +402,7 @@ class Runner:
             if job.stop:  # The job was stopped before it started.
                 raise asyncio.CancelledError
             if has_inputs(job.lease.payload):
-                job.lease = job.lease._replace(payload=await self._fill_inputs(job.lease))
+                job.lease = job.lease._replace(payload=await self._fill_inputs(job))
             if self._simple:
                 value = await self._executors[job.task.executor].call(job)
                 ending = self._returned(job, value)
@@ -432,10 +434,13 @@ class Runner:
         if self._claimer is not None:
             self._claimer.ended(ran, job.slot, below=job.below)
 
-    async def _fill_inputs(self, lease: Lease) -> bytes:
+    async def _fill_inputs(self, job: ActiveJob) -> bytes:
         """Return a job's arguments with the results of the jobs that it waited for."""
+        lease = job.lease
         try:
             upstreams = await self._backend.upstreams(lease)
+            if self._traces:
+                job.context.sources = await self._backend.trace_ids(upstreams)
         except StoreUnavailable:  # Trouble of the store uses no attempt.
             raise TaskFailed(Released("its inputs could not be read")) from None
         return fill_inputs(lease.payload, upstreams)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
@@ -138,24 +139,21 @@ class Queue(Headway):
             (answer,) = self._in_use(lambda: self.submitter.submit_blocking([call], connection.connection))
         return answer
 
-    def submit_graph(self, calls: Sequence[Call[Any]], batch_id: BatchId | None = None) -> list[Job[Any]]:
+    def submit_graph(
+        self, calls: Sequence[Call[Any]], batch_id: BatchId | None = None, tenant: str | None = None
+    ) -> list[Job[Any]]:
         """Submit calls and the calls that they wait for in the current transaction of Django's connection."""
+        submit = partial(self.submitter.submit_graph_by, calls, batch_id=batch_id, tenant=tenant)
         connection = connections[database()]
         connection.ensure_connection()
         connection.validate_no_broken_transaction()
         if is_sqlite():
             try:
-                return self.submitter.submit_graph_by(
-                    calls, lambda graph: run_now(self._joined_store().submit_graph(graph)), batch_id=batch_id
-                )
+                return submit(lambda graph: run_now(self._joined_store().submit_graph(graph)))
             except StoreError as problem:
                 raise OperationalError(str(problem)) from problem
         with connection.wrap_database_errors:
-            return self._in_use(
-                lambda: self.submitter.submit_graph_by(
-                    calls, lambda graph: self.submitter.store_graph(graph, connection.connection), batch_id=batch_id
-                )
-            )
+            return self._in_use(lambda: submit(lambda graph: self.submitter.store_graph(graph, connection.connection)))
 
     async def asubmit(self, call: Call[Any]) -> str | None:
         """Submit from a coroutine, in the thread where Django keeps the connection of the request."""
@@ -234,14 +232,24 @@ class TransactionSubmitter(Submitter):
         self._queue = app
 
     def submit_graph_blocking(
-        self, calls: Sequence[Call[Any]], connection: object | None = None, *, batch_id: BatchId | None = None
+        self,
+        calls: Sequence[Call[Any]],
+        connection: object | None = None,
+        *,
+        batch_id: BatchId | None = None,
+        tenant: str | None = None,
     ) -> list[Job[Any]]:
-        return self._queue.submit_graph(calls, batch_id)
+        return self._queue.submit_graph(calls, batch_id, tenant)
 
     async def submit_graph(
-        self, calls: Sequence[Call[Any]], connection: object | None = None, *, batch_id: BatchId | None = None
+        self,
+        calls: Sequence[Call[Any]],
+        connection: object | None = None,
+        *,
+        batch_id: BatchId | None = None,
+        tenant: str | None = None,
     ) -> list[Job[Any]]:
-        return await sync_to_async(self._queue.submit_graph, thread_sensitive=True)(calls, batch_id)
+        return await sync_to_async(self._queue.submit_graph, thread_sensitive=True)(calls, batch_id, tenant)
 
 
 def in_tests() -> bool:

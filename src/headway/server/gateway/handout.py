@@ -52,7 +52,7 @@ async def hand_out(store: Store, leases: Sequence[Lease], addresses: AddressSign
                 tasks.append(leased_task(lease, parameters))
         except UpstreamFailed as problem:
             ending = Raised(JobError("UpstreamFailed", str(problem), retriable=False))
-        except (AddressRefused, PayloadError, msgspec.DecodeError):
+        except (AddressRefused, PayloadError, msgspec.DecodeError, IndexError):  # IndexError: a source is missing.
             ending = Raised(_UNREADABLE)
         if ending is not None:
             refused.append(result_of(ending, lease.job_id, lease.token))

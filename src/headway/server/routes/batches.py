@@ -9,6 +9,7 @@ from fastapi import Body, Path, Query, Request
 from starlette.responses import Response
 
 from headway.client.batch import retry_batch
+from headway.client.batch_values import batch_page, batch_values
 from headway.client.graph import new_batch_id
 from headway.core.errors import BatchNotFound
 from headway.core.job import State
@@ -21,7 +22,7 @@ from headway.server.replies import reply
 from headway.server.routes.tasks import operator_of, submitted_values
 from headway.server.routing import Routes, caller_of
 from headway.server.schemas import rest
-from headway.server.serializers import batch_values, ending_values
+from headway.server.serializers import ending_values
 from headway.server.service import service_of
 from headway.server.submit import SUBMIT_PROBLEMS, make_calls, submit
 from headway.stores.paging import JOBS_AT_ONCE
@@ -74,9 +75,7 @@ async def list_batches(
         None if cursor is None else read_cursor(cursor),
         limit + 1,
     )
-    found = await (await service_of(request).store()).find_batches(query)
-    after = str(found[limit - 1].seq) if len(found) > limit else None
-    return reply({"items": [batch_values(batch) for batch in found[:limit]], "next_cursor": after})
+    return reply(batch_page(await (await service_of(request).store()).find_batches(query), limit))
 
 
 @routes.get("/batches/{batch_id}", Scope.READ, rest.BatchReply, "Look at a batch")

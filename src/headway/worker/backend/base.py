@@ -135,6 +135,10 @@ class Backend(Protocol):
         """Read the sources of a running job with their results."""
         ...
 
+    async def trace_ids(self, upstreams: Sequence[Upstream]) -> dict[str, str]:
+        """Read the trace ids of the jobs among a job's sources, for the links of its span."""
+        ...
+
     async def steps(self, lease: Lease) -> dict[str, bytes]:
         """Read the steps that a running job has kept."""
         ...

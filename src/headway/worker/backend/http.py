@@ -135,6 +135,9 @@ class HttpBackend:
     async def upstreams(self, lease: Lease) -> list[Upstream]:
         return []  # The server has put the results of other jobs into the arguments.
 
+    async def trace_ids(self, upstreams: Sequence[Upstream]) -> dict[str, str]:
+        return {}
+
     async def steps(self, lease: Lease) -> dict[str, bytes]:
         wanted = messages.StepsRequest(task_id=lease.job_id, fence=lease.token.hex())
         with _step_errors(lease.job_id):

@@ -18,7 +18,7 @@ from headway.core.policy.document import Policy, reserved_slots
 from headway.core.policy.retry import Ending
 from headway.core.policy.writer import policy_data
 from headway.core.worker import WorkerInfo
-from headway.core.workflow import Step, Upstream
+from headway.core.workflow import Step, Upstream, is_batch
 from headway.dispatch.job_source import StoreJobSource
 from headway.estimates.costs import TaskCosts
 from headway.maintenance.recovery import end_worker
@@ -32,10 +32,12 @@ from headway.policy_store.versions import apply_policy
 from headway.security.audit import PYTHON
 from headway.security.audited_store import audited
 from headway.stores.base import Heartbeat, HeartbeatReply, Store, Subscription
+from headway.stores.paging import get_in_steps
 from headway.worker.backend.base import AppManifest, EndingOf, JobSource, LeaseTimes, RegisteredWorker
 
 log = logging.getLogger("headway.worker")
 
+LINKS_MAX = 100  # Links of one span; OpenTelemetry keeps 128.
 FILES = "policy_file"  # The kind of document that holds the digest of the last applied policy file.
 
 
@@ -122,6 +124,11 @@ class StoreBackend:
 
     async def upstreams(self, lease: Lease) -> list[Upstream]:
         return (await self._store.upstreams([lease.job_id], results=True))[0]
+
+    async def trace_ids(self, upstreams: Sequence[Upstream]) -> dict[str, str]:
+        named = [JobId(one.source) for one in upstreams if not is_batch(one.source)][:LINKS_MAX]
+        found = get_in_steps(self._store.get, named)
+        return {job.job_id: job.trace_id async for job in found if job is not None and job.trace_id is not None}
 
     async def steps(self, lease: Lease) -> dict[str, bytes]:
         return await self._store.steps(lease.job_id)
