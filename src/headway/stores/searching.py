@@ -32,6 +32,14 @@ def query_of(search: JobSearch, *, tenant: str | None = None, before: int | None
     )
 
 
+def is_indexed(search: JobSearch) -> bool:
+    """Return whether a store finds exactly the jobs of a search, so that no job needs to be compared."""
+    lists = (search.tasks, search.lanes, search.tenants, search.workers)
+    patterns = any(sign in task for task in search.tasks for sign in "*?[")
+    rest = (search.reasons, search.errors, search.ids, search.words)
+    return all(len(values) <= 1 for values in lists) and not patterns and not any(rest)
+
+
 async def scan(
     find: Find,
     get: Get,

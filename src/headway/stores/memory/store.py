@@ -120,6 +120,9 @@ class MemoryStore:
         with self._transaction() as state:
             return reads.find(state, query)
 
+    async def find_ids(self, query: base.JobQuery) -> list[tuple[int, JobId]]:
+        return [(job.seq, job.job_id) for job in await self.find(query)]
+
     async def snapshot(self) -> Snapshot:
         with self._transaction() as state:
             return reads.snapshot(state)

@@ -86,6 +86,7 @@ class SplitStore:
         self.breakdown = durable.breakdown
         self.get = durable.get
         self.find = durable.find
+        self.find_ids = durable.find_ids
         self.purge = durable.purge
         self._views: dict[ClassKey, ClassView] = {}  # The classes of the transient store, as last seen.
         self._read_at = -IDLE_SECONDS  # When they were read, on the monotonic clock.

@@ -110,6 +110,9 @@ class SqlStore(ABC):
     async def find(self, query: JobQuery) -> list[JobRecord]:
         return await self._read(lambda tx: reads.find(tx, query))
 
+    async def find_ids(self, query: JobQuery) -> list[tuple[int, JobId]]:
+        return await self._read(lambda tx: reads.find_ids(tx, query))
+
     async def snapshot(self) -> Snapshot:
         return await self._read(lambda tx: tx.snapshot())
 
