@@ -122,6 +122,20 @@ async def test_the_ladder_shows_who_sits_where(app: Headway, http: httpx.AsyncCl
     [slow] = [one for one in ladder["tasks"] if one["rung"] == "slow"]
     assert slow["task_id"] == ids[0]
     assert slow["ends_at"] > slow["started_at"]
+    assert not any(one["next_lowered"] for one in ladder["tasks"])  # None of them can be lowered.
+
+
+async def test_the_ladder_shows_who_is_lowered_first(app: Headway, http: httpx.AsyncClient, store: Store) -> None:
+    rungs = [{"name": "fast", "seconds": 60}, {"name": "slow", "seconds": 3_600, "limit": 3}]
+    await put_policy(app, ladder={"rungs": rungs})
+    await register(store, slots=9, reserved=0, offers=("task:*",))
+    for duration in ("slow", "default", "default"):  # The last one has run for the shortest time.
+        newest = await submit(http, 1, duration=duration)
+        await asyncio.sleep(0.01)
+        assert len(await claim(store, free=1, offers=("task:*",))) == 1
+    ladder = (await http.get(f"{API}/limits")).json()["ladder"]
+    assert [one["rung"] for one in ladder["tasks"]] == ["slow"] * 3
+    assert [one["task_id"] for one in ladder["tasks"] if one["next_lowered"]] == newest
 
 
 async def test_tenants_show_their_shares_the_one_that_suffers_first(

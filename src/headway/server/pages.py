@@ -83,6 +83,7 @@ async def search_page(
     before: int | None,
     most: int,
     include: Collection[str] = (),
+    history: bool = False,
     explain: bool = False,
 ) -> Response:
     """Return a page of the tasks that fit a search. It ends early after many tasks that do not fit.
@@ -94,7 +95,8 @@ async def search_page(
     reason_of = rows.reason_of if rows is not None else _no_reason
     last = before
     async with service.listing:
-        scanned = scan(store.find, store.get, search, reason_of, tenant=tenant, before=before)
+        find, get = (service.client.find, service.client.read_jobs) if history else (store.find, store.get)
+        scanned = scan(find, get, search, reason_of, tenant=tenant, before=before)
         async with aclosing(scanned) as found:
             async for job, fits in found:
                 seen += 1
