@@ -92,6 +92,7 @@ def test_a_page_survives_a_restart_of_its_server(own_site: Site, open_page: Open
 
 
 def test_hostile_data_is_shown_as_text(own_site: Site, open_page: OpenPage) -> None:
+    # S-14
     ids = [
         own_site.submit(f"evil{number} {text}"[:200], {"argument": text, text: [text]}, tenant=text)
         for number, text in enumerate(HOSTILE)

@@ -16,7 +16,7 @@ export const parts = computed(() =>
 export const query = computed(() => here.value.searchParams);
 
 /** Return the address of a screen. */
-export function link(path: string, parameters: Record<string, string | null | undefined> = {}): string {
+function link(path: string, parameters: Record<string, string | null | undefined> = {}): string {
   const found = new URL(path, ROOT);
   for (const [name, value] of Object.entries(parameters)) if (value) found.searchParams.set(name, value);
   return found.href;

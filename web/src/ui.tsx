@@ -101,13 +101,13 @@ export function Copy({ text, name }: { text: string; name: string }) {
   );
 }
 
-export interface Piece {
+interface Piece {
   name: string;
   value: number;
   title?: string;
 }
 
-/** A bar of parts with a legend below it. Colours follow the order of `names`, so that they stay with their part. */
+/** A bar of parts with a legend below it. */
 export function Stacked({ pieces, unit = seconds }: { pieces: Piece[]; unit?: (value: number) => string }) {
   const total = pieces.reduce((sum, piece) => sum + piece.value, 0);
   if (total <= 0) return null;
