@@ -179,6 +179,10 @@ async def test_a_tenants_token_sees_that_tenant_alone(api: FastAPI, store: Store
         assert (await http.get(f"{TASKS}?q=tenant:acme")).json()["items"] == []
         told = await http.post(f"{API}/bulk", json={"action": "cancel", "filter": "tenant:acme", "dry_run": True})
         assert told.json()["count"] == 0
+        told = await http.post(f"{API}/bulk", json={"action": "cancel", "filter": "state:queued", "dry_run": True})
+        assert told.json()["count"] == 1
+        answer = await http.post(f"{API}/bulk", json={"action": "cancel", "filter": "tenant:acme,bolt"})
+        assert (answer.status_code, answer.json()["count"]) == (202, 1)
         for path in ("series", "limits", "queue/overview", "live", "crons", "system"):
             assert (await http.get(f"{API}/{path}")).status_code == 403, path
 

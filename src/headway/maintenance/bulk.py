@@ -106,7 +106,7 @@ async def matching(
 ) -> AsyncIterator[tuple[JobRecord, bool]]:
     """Yield the jobs that a search visits, newest first, each with whether it fits."""
     reason_of = ReasonIndex(await store.diagnose(), policy).code_of if needs_reasons(search) else _no_reason
-    async for job, fits in scan(store.find, store.get, search, reason_of, tenant=tenant, before=before):
+    async for job, fits in scan(store.find_ids, store.get, search, reason_of, tenant=tenant, before=before):
         yield job, fits
 
 
@@ -119,7 +119,7 @@ async def count_matching(
 ) -> BulkCount:
     """Count the jobs that an action would change."""
     until = time.monotonic() + COUNT_SECONDS
-    if is_plain(action, search):
+    if is_plain(action, search, tenant):
         return await _count_plain(store, query_of(search, tenant=tenant), until)
     count, examples = 0, list[JobRecord]()
     async for job, fits in matching(store, policy, search, tenant):
@@ -143,9 +143,13 @@ async def _count_plain(store: Store, query: JobQuery, until: float) -> BulkCount
     return BulkCount(count, True, examples)
 
 
-def is_plain(action: str, search: JobSearch) -> bool:
-    """Return whether an action changes exactly the jobs that a store finds, so that it needs only their ids."""
-    return action in ("cancel", "retry", "replay", "purge") and is_indexed(search)
+def is_plain(action: str, search: JobSearch, tenant: str | None) -> bool:
+    """Return whether an action changes exactly the jobs that a store finds, so that it needs only their ids.
+
+    ``tenant``: the one whose jobs the operator may change. A search for another tenant finds nothing.
+    """
+    own = tenant is None or search.tenants in ((), (tenant,))
+    return own and action in ("cancel", "retry", "replay", "purge") and is_indexed(search)
 
 
 def _concerns(action: str, lane: str | None, job: JobRecord) -> bool:
@@ -247,7 +251,7 @@ class BulkRunner:
 
     async def _page(self, kept: BulkRecord, search: JobSearch) -> tuple[list[JobId], int | None, bool]:
         """Read the next jobs that fit. Return them, the number of the last job visited, and whether there are more."""
-        if is_plain(kept.action, search):
+        if is_plain(kept.action, search, kept.tenant):
             return await self._page_of_ids(kept, search)
         page, last = list[JobId](), kept.before
         async for job, fits in matching(self._store, self._policy(), search, kept.tenant, kept.before):
