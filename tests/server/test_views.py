@@ -129,6 +129,7 @@ async def test_the_ladder_shows_who_is_lowered_first(app: Headway, http: httpx.A
     rungs = [{"name": "fast", "seconds": 60}, {"name": "slow", "seconds": 3_600, "limit": 3}]
     await put_policy(app, ladder={"rungs": rungs})
     await register(store, slots=9, reserved=0, offers=("task:*",))
+    newest: list[str] = []
     for duration in ("slow", "default", "default"):  # The last one has run for the shortest time.
         newest = await submit(http, 1, duration=duration)
         await asyncio.sleep(0.01)
@@ -329,14 +330,14 @@ async def test_live_views_send_what_changes_to_all_readers(
 ) -> None:
     service, reads = api.state.service, 0
     monkeypatch.setattr("headway.server.live_updates.EVERY", 0.05)
-    overview = service.views._read_overview
+    breakdown = store.breakdown
 
-    async def counted() -> Any:
+    async def counted(**options: Any) -> Any:
         nonlocal reads
         reads += 1
-        return await overview()
+        return await breakdown(**options)
 
-    service.views._overview._read = counted
+    store.breakdown = counted  # type: ignore[method-assign]
     async with reading(api, f"{API}/live?views=now") as one, reading(api, f"{API}/live?views=now,workers") as two:
         first = json.loads(await asyncio.wait_for(one.get(), 10))
         assert first["now"]["waiting"] == 0
@@ -362,7 +363,7 @@ async def test_live_views_send_what_changes_to_all_readers(
         for one_more in others:
             await one_more.__aexit__(None, None, None)
         service.stop()  # The server is about to stop, and browsers come back to the next one.
-    assert service.live._watched == {}
+    assert service.live.readers == 0
     assert service.streams == 0
 
 
