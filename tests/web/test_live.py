@@ -215,7 +215,7 @@ def test_keys_lead_to_pages_rows_and_help(site: Site, open_page: OpenPage) -> No
     expect(second).to_have_attribute("data-current", "true")
     address = second.locator("a.name").get_attribute("href") or ""
     watched.page.keyboard.press("o")
-    expect(watched.page).to_have_url(address)
+    expect(watched.page).to_have_url(site.address + address)
     watched.page.keyboard.press("?")
     expect(watched.page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
     watched.page.keyboard.press("Escape")

@@ -180,6 +180,7 @@ export function StartRange({ p50, p90, most }: { p50: number | null; p90: number
 /** Slots one by one while they are few: used by their owner, lent to another lane, kept free, free. */
 export function Slots(given: { used: number; lent?: number; reserved?: number; total: number }) {
   const { used, lent = 0, reserved = 0, total } = given;
+  if (total <= 0) return <span class="soft">no worker</span>;
   const free = Math.max(0, total - used - lent - reserved);
   const name = `${used + lent} of ${total} slots used${lent ? `, ${lent} lent` : ""}${reserved ? `, ${reserved} kept free` : ""}`;
   if (total > 40) {
