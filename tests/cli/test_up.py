@@ -47,6 +47,8 @@ def test_up_on_a_terminal_shows_a_live_view_and_stops_on_ctrl_c(cli: Cli) -> Non
     terminal = Terminal(cli, "up")
     try:
         terminal.read_until("headway submit demo.sleep seconds=2")
+        terminal.read_until("/ui/")
+        assert "dashboard" in terminal.seen
         cli.call("submit", "demo.noop", "--wait")
         terminal.read_until("completed")
         terminal.press("\x03")

@@ -141,3 +141,15 @@ async def test_many_that_ended_at_one_moment_are_all_listed_by_end(store: Store)
         found += [job.job_id for job in page]
         query = next_page(query, page[-1])
     assert found == ids
+
+
+async def test_ids_are_found_like_jobs(store: Store) -> None:
+    await end_many(store, State.FAILED)
+    await submit(store, a_job(lane="low"), a_job(tenant="acme"), a_job(delay_ms=60_000))
+    queries = [JobQuery(limit=500), JobQuery(states=(State.QUEUED,)), JobQuery(states=(State.FAILED,), tenant="acme")]
+    queries += [JobQuery(lane="low", limit=3), JobQuery(task="nothing"), JobQuery(before=10, limit=4)]
+    queries += [JobQuery(states=(State.FAILED,), by_end=True, limit=30)]
+    for query in queries:
+        jobs = await store.find(query)
+        assert await store.find_ids(query) == [(job.seq, job.job_id) for job in jobs], query
+    assert len(await store.find_ids(JobQuery(states=(State.FAILED,), limit=5_000))) == MANY

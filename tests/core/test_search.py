@@ -57,7 +57,7 @@ def test_a_search_is_read(text: str, expected: JobSearch) -> None:
         ("state:fail", "no state 'fail'; did you mean 'failed'?"),
         ("state:", "state: needs a value, as in state:failed"),
         ("why:slots", "why: no reason 'slots'; did you mean"),
-        ("after:soon", "after takes a length before now such as 2h"),
+        ("after:soon", "after takes a length such as 2h before now"),
         ("after:2027-01-15T08:00:00", "after takes a length"),
         ("after:1h after:2h", "after: takes one time, got 2"),
         ("x" * 2_001, "a search has at most 2,000 characters"),

@@ -252,6 +252,7 @@ async def test_a_server_without_workers_leaves_sampling_and_preemption_to_others
         ("preemption", 0.4),
         ("metrics", 5.0),
         ("metrics_compaction", 120.0),
+        ("series", 10.0),
     ]
     sampling = next(chore for chore in chores if chore.name == "wait_sampling")
     await sampling.run()

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.parametrize("store_name", ["memory", "sqlite", "redis",
 async def store(app: Headway, api: FastAPI) -> Store:
     service = api.state.service
     service.tokens.every = 0.0  # Tokens and sessions are read anew at every request.
-    service.browsers._every = 0.0
+    service.browsers.every = 0.0
     return await app.client.store()
 
 

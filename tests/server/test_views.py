@@ -122,6 +122,21 @@ async def test_the_ladder_shows_who_sits_where(app: Headway, http: httpx.AsyncCl
     [slow] = [one for one in ladder["tasks"] if one["rung"] == "slow"]
     assert slow["task_id"] == ids[0]
     assert slow["ends_at"] > slow["started_at"]
+    assert not any(one["next_lowered"] for one in ladder["tasks"])  # None of them can be lowered.
+
+
+async def test_the_ladder_shows_who_is_lowered_first(app: Headway, http: httpx.AsyncClient, store: Store) -> None:
+    rungs = [{"name": "fast", "seconds": 60}, {"name": "slow", "seconds": 3_600, "limit": 3}]
+    await put_policy(app, ladder={"rungs": rungs})
+    await register(store, slots=9, reserved=0, offers=("task:*",))
+    newest: list[str] = []
+    for duration in ("slow", "default", "default"):  # The last one has run for the shortest time.
+        newest = await submit(http, 1, duration=duration)
+        await asyncio.sleep(0.01)
+        assert len(await claim(store, free=1, offers=("task:*",))) == 1
+    ladder = (await http.get(f"{API}/limits")).json()["ladder"]
+    assert [one["rung"] for one in ladder["tasks"]] == ["slow"] * 3
+    assert [one["task_id"] for one in ladder["tasks"] if one["next_lowered"]] == newest
 
 
 async def test_tenants_show_their_shares_the_one_that_suffers_first(
@@ -165,6 +180,10 @@ async def test_a_tenants_token_sees_that_tenant_alone(api: FastAPI, store: Store
         assert (await http.get(f"{TASKS}?q=tenant:acme")).json()["items"] == []
         told = await http.post(f"{API}/bulk", json={"action": "cancel", "filter": "tenant:acme", "dry_run": True})
         assert told.json()["count"] == 0
+        told = await http.post(f"{API}/bulk", json={"action": "cancel", "filter": "state:queued", "dry_run": True})
+        assert told.json()["count"] == 1
+        answer = await http.post(f"{API}/bulk", json={"action": "cancel", "filter": "tenant:acme,bolt"})
+        assert (answer.status_code, answer.json()["count"]) == (202, 1)
         for path in ("series", "limits", "queue/overview", "live", "crons", "system"):
             assert (await http.get(f"{API}/{path}")).status_code == 403, path
 
@@ -311,14 +330,14 @@ async def test_live_views_send_what_changes_to_all_readers(
 ) -> None:
     service, reads = api.state.service, 0
     monkeypatch.setattr("headway.server.live_updates.EVERY", 0.05)
-    overview = service.views._read_overview
+    breakdown = store.breakdown
 
-    async def counted() -> Any:
+    async def counted(**options: Any) -> Any:
         nonlocal reads
         reads += 1
-        return await overview()
+        return await breakdown(**options)
 
-    service.views._overview._read = counted
+    store.breakdown = counted  # type: ignore[method-assign]
     async with reading(api, f"{API}/live?views=now") as one, reading(api, f"{API}/live?views=now,workers") as two:
         first = json.loads(await asyncio.wait_for(one.get(), 10))
         assert first["now"]["waiting"] == 0
@@ -344,7 +363,7 @@ async def test_live_views_send_what_changes_to_all_readers(
         for one_more in others:
             await one_more.__aexit__(None, None, None)
         service.stop()  # The server is about to stop, and browsers come back to the next one.
-    assert service.live._watched == {}
+    assert service.live.readers == 0
     assert service.streams == 0
 
 

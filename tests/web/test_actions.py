@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -205,12 +207,15 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tokens]:
     folder = tmp_path_factory.mktemp("guarded")
     with Site(folder, ADDRESSES["sqlite"](folder), HEADWAY_UI_LABEL="production <b>") as site:
         site.fill()
-        store = ("--store", site.store)
-        admin, reader, tenant = (
-            site.cli.run("token", "create", *words, *store).out.split()[-1]
-            for words in (["--scope", "admin"], ["--scope", "read"], ["--scope", "read", "--tenant", "acme"])
-        )
-        yield Tokens(site, admin, reader, tenant)
+        yield Tokens(site, *create_tokens(site, "--scope admin", "--scope read", "--scope read --tenant acme"))
+
+
+def create_tokens(site: Site, *options: str) -> list[str]:
+    """Create tokens by the command, in one process for all of them."""
+    code = "import sys; from headway.cli.main import main; [main(words.split()) for words in sys.argv[1:]]"
+    commands = [f"token create --json --store {site.store} {one}" for one in options]
+    done = subprocess.run([sys.executable, "-c", code, *commands], cwd=site.cli.folder, capture_output=True, check=True)
+    return re.findall(r'"token": "(\w[^"]*)"', done.stdout.decode())
 
 
 def sign_in(watched: WatchedPage, token: str) -> None:
@@ -229,7 +234,7 @@ def test_a_page_asks_for_a_token_and_a_wrong_one_is_refused(guarded: Tokens, ope
     sign_in(watched, guarded.admin)
     expect(watched.page.get_by_role("heading", level=1, name="Jobs")).to_be_visible()
     cookies = watched.page.context.cookies()
-    assert [(cookie["httpOnly"], cookie["sameSite"]) for cookie in cookies] == [(True, "Strict")]
+    assert [(cookie.get("httpOnly"), cookie.get("sameSite")) for cookie in cookies] == [(True, "Strict")]
     assert watched.page.evaluate("document.cookie") == ""
     watched.page.reload()
     expect(watched.page.get_by_role("heading", level=1, name="Jobs")).to_be_visible()
@@ -237,6 +242,16 @@ def test_a_page_asks_for_a_token_and_a_wrong_one_is_refused(guarded: Tokens, ope
     watched.button("Sign out").click()
     expect(watched.page.get_by_label("Token")).to_be_visible()
     watched.page.reload()
+    expect(watched.page.get_by_label("Token")).to_be_visible()
+
+
+def test_a_session_ends_with_its_token(guarded: Tokens, open_page: OpenPage) -> None:
+    created = guarded.site.cli.run("token", "create", "--scope", "read", "--json", "--store", guarded.site.store).json
+    watched = open_page(f"{guarded.site.ui}jobs")
+    watched.expected = ("status of 401",)
+    sign_in(watched, created["token"])
+    expect(watched.row("mail.send").first).to_be_visible()
+    guarded.site.cli.run("token", "revoke", created["id"], "--store", guarded.site.store)
     expect(watched.page.get_by_label("Token")).to_be_visible()
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.conftest import ADDRESSES
+from tests.servers import free_port, wait_for
 from tests.web.conftest import OpenPage
 from tests.web.site import Site
 
@@ -92,6 +96,7 @@ def test_a_page_survives_a_restart_of_its_server(own_site: Site, open_page: Open
 
 
 def test_hostile_data_is_shown_as_text(own_site: Site, open_page: OpenPage) -> None:
+    # S-14
     ids = [
         own_site.submit(f"evil{number} {text}"[:200], {"argument": text, text: [text]}, tenant=text)
         for number, text in enumerate(HOSTILE)
@@ -214,7 +219,7 @@ def test_keys_lead_to_pages_rows_and_help(site: Site, open_page: OpenPage) -> No
     expect(second).to_have_attribute("data-current", "true")
     address = second.locator("a.name").get_attribute("href") or ""
     watched.page.keyboard.press("o")
-    expect(watched.page).to_have_url(address)
+    expect(watched.page).to_have_url(site.address + address)
     watched.page.keyboard.press("?")
     expect(watched.page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
     watched.page.keyboard.press("Escape")
@@ -257,3 +262,38 @@ def test_the_server_names_the_address_of_the_dashboard(tmp_path: Path, *, wanted
     with Site(tmp_path, ADDRESSES["sqlite"](tmp_path), worker=False, HEADWAY_UI=str(wanted)) as site:
         assert site.up.get("dashboard") == (site.ui if wanted else None)
         assert httpx.get(site.ui).status_code == (200 if wanted else 404)
+
+
+MOUNTED = """
+from fastapi import FastAPI
+from headway import Headway
+from headway.server import headway_api
+
+site = FastAPI()
+site.mount("/queue", headway_api(Headway("sqlite:///headway.db"), ui=True))
+"""
+
+
+def answers(port: int) -> bool:
+    with socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+
+
+def test_it_works_below_a_prefix_of_another_application(tmp_path: Path, open_page: OpenPage) -> None:
+    (tmp_path / "mounted.py").write_text(MOUNTED)
+    port = free_port()
+    command = [sys.executable, "-m", "uvicorn", "mounted:site", "--port", str(port), "--log-level", "warning"]
+    address = f"http://127.0.0.1:{port}/queue/"
+    with subprocess.Popen(command, cwd=tmp_path) as process:
+        try:
+            wait_for(lambda: answers(port), "the application")
+            watched = open_page(f"{address}ui/jobs")
+            expect(watched.page.get_by_text("There are no jobs yet.")).to_be_visible()
+            job_id = httpx.post(f"{address}api/v1/tasks", json={"task_type": "mail.send"}).json()["task_id"]
+            watched.row("mail.send").get_by_role("link", name="mail.send").click()
+            expect(watched.page).to_have_url(f"{address}ui/jobs/{job_id}")
+            expect(watched.page.get_by_text("Why it waits")).to_be_visible()
+            expect(watched.page.locator(".five div", has_text="waiting").first.locator("dd")).to_have_text("1")
+            watched.page.goto("about:blank")  # A stream keeps the server from its end.
+        finally:
+            process.terminate()

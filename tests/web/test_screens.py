@@ -58,7 +58,7 @@ def test_jobs_show_why_each_waits_and_when_it_starts(site: Site, open_page: Open
     task = site.get("tasks", q="state:queued task:reports.export", explain=True)["items"][0]
     row = watched.row(task["payload"]["parameters"]["month"])
     expect(row).to_contain_text(task["why"][0]["text"].split(" (")[0])
-    expect(row.get_by_role("link", name="reports.export")).to_have_attribute("href", f"{site.ui}jobs/{task['task_id']}")
+    expect(row.get_by_role("link", name="reports.export")).to_have_attribute("href", f"/ui/jobs/{task['task_id']}")
     expect(row).to_contain_text("globex")
     expect(row.locator(".range, .soft").first).to_be_visible()
 

@@ -9,7 +9,7 @@ import { overview, refresh } from "./live";
 import { mayAdminister, maySubmit, say, sayProblem } from "./state";
 import { Dialog, JobLink, StateBadge } from "./ui";
 
-export type Verb = BulkPreview["action"];
+type Verb = BulkPreview["action"];
 
 interface Action {
   verb: Verb;
@@ -20,7 +20,7 @@ interface Action {
   states: readonly string[];
 }
 
-export const ACTIONS: readonly Action[] = [
+const ACTIONS: readonly Action[] = [
   { verb: "cancel", name: "Cancel", done: "Cancelled", admin: false, danger: true, states: ["queued", "executing"] },
   {
     verb: "retry",
@@ -57,7 +57,6 @@ interface Wanted {
   action: Action;
   filter: Filter;
   what: string;
-  lane?: string;
   onDone?: () => void;
 }
 
@@ -65,7 +64,7 @@ const wanted = signal<Wanted | null>(null);
 const operations = signal<{ id: string; title: string }[]>([]);
 
 /** Ask the reader to confirm an action on what a search finds. */
-export function ask(action: Action, filter: Filter, what: string, onDone?: () => void): void {
+function ask(action: Action, filter: Filter, what: string, onDone?: () => void): void {
   wanted.value = { action, filter, what, ...(onDone ? { onDone } : {}) };
 }
 

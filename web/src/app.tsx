@@ -24,7 +24,7 @@ import { Count, Dialog, Empty } from "./ui";
 import { Workers } from "./workers";
 
 /** The screens in the order of the navigation. `all`: it concerns all tenants, so a tenant's token does not see it. */
-export const SCREENS: { path: string; name: string; all: boolean; show: () => preact.JSX.Element }[] = [
+const SCREENS: { path: string; name: string; all: boolean; show: () => preact.JSX.Element }[] = [
   { path: "", name: "Now", all: true, show: Now },
   { path: "jobs", name: "Jobs", all: false, show: Jobs },
   { path: "tenants", name: "Tenants", all: true, show: Tenants },

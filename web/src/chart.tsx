@@ -4,7 +4,7 @@ import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import { theme } from "./state";
 
-export interface Series {
+interface Series {
   name: string;
   colour: string;
   values: (number | null)[];

@@ -1,6 +1,6 @@
 /** The difference of two texts, line by line. */
 
-export interface DiffLine {
+interface DiffLine {
   kind: "same" | "add" | "cut";
   text: string;
 }

@@ -370,7 +370,7 @@ function Facts({ task }: { task: TaskReply }) {
 }
 
 /** Return the command that submits the same job again. */
-export function asCommand(task: TaskReply): string {
+function asCommand(task: TaskReply): string {
   const words = ["headway", "submit", task.payload.task_type];
   const given = task.payload.parameters ?? {};
   if (Object.keys(given).length) words.push("--json-args", JSON.stringify(given));
@@ -381,7 +381,7 @@ export function asCommand(task: TaskReply): string {
 }
 
 /** Return the HTTP call that submits the same job again. */
-export function asCurl(task: TaskReply): string {
+function asCurl(task: TaskReply): string {
   const body = {
     task_type: task.payload.task_type,
     parameters: task.payload.parameters ?? {},

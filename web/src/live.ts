@@ -18,9 +18,8 @@ export const rate = signal(Number(sessionStorage.getItem("headway-rate") ?? 2));
 /** How many rows are selected: while some are, lists stand still. */
 export const selected = signal(0);
 const hidden = signal(document.hidden);
-const connected = signal(false);
 
-export const standing = computed(() => rate.value === 0 || hidden.value || selected.value > 0);
+const standing = computed(() => rate.value === 0 || hidden.value || selected.value > 0);
 export const connection = computed<"live" | "paused" | "lost">(() => {
   if (unreachable.value !== null) return "lost";
   return standing.value ? "paused" : "live";
@@ -54,7 +53,6 @@ function listen(): void {
   close();
   stream = new EventSource(address("live", { views: "now" }));
   stream.addEventListener("open", () => {
-    connected.value = true;
     unreachable.value = null;
   });
   stream.addEventListener("update", (event: MessageEvent<string>) => {
@@ -62,7 +60,6 @@ function listen(): void {
     if (found.now) take(found.now);
   });
   stream.addEventListener("error", () => {
-    connected.value = false;
     unreachable.value ??= Date.now();
     // The browser opens a broken stream again by itself, but not after an answer that is no stream.
     if (stream?.readyState === EventSource.CLOSED) retry = window.setTimeout(again, RETRY_MS);
@@ -83,7 +80,6 @@ function close(): void {
   clearTimeout(retry);
   stream?.close();
   stream = null;
-  connected.value = false;
 }
 
 /** Start the clock, the beats and the stream. */

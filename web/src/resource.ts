@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiProblem } from "./api";
 import { beat } from "./live";
 
-export interface Resource<Data> {
+interface Resource<Data> {
   data: Data | null;
   problem: ApiProblem | null;
   reload: () => void;

@@ -16,19 +16,19 @@ export const parts = computed(() =>
 export const query = computed(() => here.value.searchParams);
 
 /** Return the address of a screen. */
-export function link(path: string, parameters: Record<string, string | null | undefined> = {}): string {
+function link(path: string, parameters: Record<string, string | null | undefined> = {}): string {
   const found = new URL(path, ROOT);
   for (const [name, value] of Object.entries(parameters)) if (value) found.searchParams.set(name, value);
-  return found.href;
+  return found.pathname + found.search;
 }
 
 /** Show another screen. */
 export function go(path: string, parameters: Record<string, string | null | undefined> = {}, replace = false): void {
-  const target = link(path, parameters);
-  if (target === here.value.href) return;
-  const moved = new URL(target).pathname !== here.value.pathname;
+  const target = new URL(link(path, parameters), here.value);
+  if (target.href === here.value.href) return;
+  const moved = target.pathname !== here.value.pathname;
   history[replace ? "replaceState" : "pushState"](null, "", target);
-  here.value = new URL(target);
+  here.value = target;
   if (moved) scrollTo(0, 0);
 }
 

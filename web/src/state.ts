@@ -18,7 +18,7 @@ function may(scope: string): boolean {
   return scopes.includes(scope) || scopes.includes("admin");
 }
 
-export interface Toast {
+interface Toast {
   id: number;
   text: string;
   bad: boolean;

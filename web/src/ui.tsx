@@ -101,13 +101,13 @@ export function Copy({ text, name }: { text: string; name: string }) {
   );
 }
 
-export interface Piece {
+interface Piece {
   name: string;
   value: number;
   title?: string;
 }
 
-/** A bar of parts with a legend below it. Colours follow the order of `names`, so that they stay with their part. */
+/** A bar of parts with a legend below it. */
 export function Stacked({ pieces, unit = seconds }: { pieces: Piece[]; unit?: (value: number) => string }) {
   const total = pieces.reduce((sum, piece) => sum + piece.value, 0);
   if (total <= 0) return null;
@@ -180,6 +180,7 @@ export function StartRange({ p50, p90, most }: { p50: number | null; p90: number
 /** Slots one by one while they are few: used by their owner, lent to another lane, kept free, free. */
 export function Slots(given: { used: number; lent?: number; reserved?: number; total: number }) {
   const { used, lent = 0, reserved = 0, total } = given;
+  if (total <= 0) return <span class="soft">no worker</span>;
   const free = Math.max(0, total - used - lent - reserved);
   const name = `${used + lent} of ${total} slots used${lent ? `, ${lent} lent` : ""}${reserved ? `, ${reserved} kept free` : ""}`;
   if (total > 40) {

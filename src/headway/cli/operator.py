@@ -171,7 +171,7 @@ class StoreOperator:
         search = narrow(action, parse_search(where, await self.now_at()))
         counted = await count_matching(self._store, await self.policy(), action, search, None, lane)
         if not counted.exact:
-            raise ConfigError("so many jobs fit that counting them takes too long; narrow the search")
+            raise ConfigError("too many jobs fit to count them in time; narrow the search")
         return counted.found, [job.job_id for job in counted.examples]
 
     async def run_bulk(self, action: Action, where: str, lane: str | None, expect: int) -> BulkEnd:

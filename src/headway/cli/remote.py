@@ -251,7 +251,7 @@ class HttpOperator:
         body = {"action": action, "filter": where, "lane": lane, "dry_run": True}
         reply = await self._ask("POST", "/bulk", body)
         if not reply["exact"]:
-            raise ConfigError("so many jobs fit that counting them takes too long; narrow the search")
+            raise ConfigError("too many jobs fit to count them in time; narrow the search")
         return reply["count"], [JobId(one["task_id"]) for one in reply["examples"]]
 
     async def run_bulk(self, action: Action, where: str, lane: str | None, expect: int) -> BulkEnd:

@@ -23,7 +23,7 @@ FIELDS = ("state", "task", "lane", "tenant", "worker", "why", "error", "id", "af
 ALIASES = {"status": "state", "task_type": "task", "priority": "lane", "task_id": "id"}  # The names of the HTTP API.
 TEXT_MAX = 2_000  # Characters of a search, so that a list of ids fits.
 VALUES_MAX = 1_000  # Values of one field.
-MOMENT = "a length before now such as 2h, or a time such as 2030-01-31T08:00:00Z"
+MOMENT = "a length such as 2h before now, or a time such as 2030-01-31T08:00:00Z"
 
 # A word: a name with a colon or nothing, then text, in which quotes enclose spaces.
 _WORD = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^\s"])+')

@@ -20,8 +20,9 @@ from headway.core.policy.document import DAY, Policy
 from headway.core.policy.why import ReasonIndex
 from headway.core.search import JobSearch, parse_search, write_search
 from headway.security.audit import Group, record
-from headway.stores.base import Store
-from headway.stores.searching import needs_reasons, scan
+from headway.stores.base import JobQuery, Store
+from headway.stores.paging import find_in_steps, without_values
+from headway.stores.searching import is_indexed, needs_reasons, query_of, scan
 
 BULK = "bulk"  # The kind of these documents. Their names are ids of operations.
 PAGE = 500  # Jobs that one step changes, so that it blocks the store's other writers only briefly.
@@ -29,6 +30,7 @@ CONFIRMED_FROM = 100  # Larger operations need the number of jobs that the opera
 GROWTH = 1.1  # An operation stops at this many times the expected jobs.
 COUNT_SECONDS = 4.0  # Seconds after which counting stops, because an operator waits for the number.
 EXAMPLES = 20
+IDS_AT_ONCE = 10_000  # Ids that one read brings, about a megabyte.
 OWNED_MS = 30_000  # Milliseconds of silence after which another process goes on with an operation.
 KEPT_MS = 30 * DAY
 KEPT_MAX = 200  # Ended operations.
@@ -104,7 +106,7 @@ async def matching(
 ) -> AsyncIterator[tuple[JobRecord, bool]]:
     """Yield the jobs that a search visits, newest first, each with whether it fits."""
     reason_of = ReasonIndex(await store.diagnose(), policy).code_of if needs_reasons(search) else _no_reason
-    async for job, fits in scan(store.find, store.get, search, reason_of, tenant=tenant, before=before):
+    async for job, fits in scan(store.find_ids, store.get, search, reason_of, tenant=tenant, before=before):
         yield job, fits
 
 
@@ -116,7 +118,10 @@ async def count_matching(
     store: Store, policy: Policy, action: str, search: JobSearch, tenant: str | None, lane: str | None = None
 ) -> BulkCount:
     """Count the jobs that an action would change."""
-    count, examples, until = 0, list[JobRecord](), time.monotonic() + COUNT_SECONDS
+    until = time.monotonic() + COUNT_SECONDS
+    if is_plain(action, search, tenant):
+        return await _count_plain(store, query_of(search, tenant=tenant), until)
+    count, examples = 0, list[JobRecord]()
     async for job, fits in matching(store, policy, search, tenant):
         if fits and _concerns(action, lane, job):
             count += 1
@@ -125,6 +130,26 @@ async def count_matching(
         if time.monotonic() > until:
             return BulkCount(count, False, examples)
     return BulkCount(count, True, examples)
+
+
+async def _count_plain(store: Store, query: JobQuery, until: float) -> BulkCount:
+    """Count the jobs of a query by their ids alone."""
+    count, more = 0, query._replace(limit=IDS_AT_ONCE)
+    examples = [without_values(job) async for job in find_in_steps(store.find, query._replace(limit=EXAMPLES))]
+    while found := await store.find_ids(more):
+        count, more = count + len(found), more._replace(before=found[-1][0])
+        if time.monotonic() > until:
+            return BulkCount(count, len(found) < IDS_AT_ONCE, examples)
+    return BulkCount(count, True, examples)
+
+
+def is_plain(action: str, search: JobSearch, tenant: str | None) -> bool:
+    """Return whether an action changes exactly the jobs that a store finds, so that it needs only their ids.
+
+    ``tenant``: the one whose jobs the operator may change. A search for another tenant finds nothing.
+    """
+    own = tenant is None or search.tenants in ((), (tenant,))
+    return own and action in ("cancel", "retry", "replay", "purge") and is_indexed(search)
 
 
 def _concerns(action: str, lane: str | None, job: JobRecord) -> bool:
@@ -226,6 +251,8 @@ class BulkRunner:
 
     async def _page(self, kept: BulkRecord, search: JobSearch) -> tuple[list[JobId], int | None, bool]:
         """Read the next jobs that fit. Return them, the number of the last job visited, and whether there are more."""
+        if is_plain(kept.action, search, kept.tenant):
+            return await self._page_of_ids(kept, search)
         page, last = list[JobId](), kept.before
         async for job, fits in matching(self._store, self._policy(), search, kept.tenant, kept.before):
             if kept.before is None and job.submitted_at > kept.created_at:
@@ -236,6 +263,13 @@ class BulkRunner:
             if len(page) >= PAGE:
                 return page, last, False
         return page, last, True
+
+    async def _page_of_ids(self, kept: BulkRecord, search: JobSearch) -> tuple[list[JobId], int | None, bool]:
+        # What came after the operation does not count.
+        until_at = kept.created_at + 1 if search.before_at is None else min(search.before_at, kept.created_at + 1)
+        query = query_of(search._replace(before_at=until_at), tenant=kept.tenant, before=kept.before)
+        found = await self._store.find_ids(query._replace(limit=PAGE))
+        return [job_id for _, job_id in found], found[-1][0] if found else kept.before, len(found) < PAGE
 
     async def _save(self, operation_id: str, kept: BulkRecord, version: int) -> int | None:
         """Write how far an operation has come. Return its version, or None if another process works on it."""

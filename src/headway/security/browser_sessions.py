@@ -44,7 +44,7 @@ class BrowserSessions:
 
     def __init__(self, opener: Callable[[], Awaitable[Store]], *, every: float = READ_EVERY) -> None:
         self._opener = opener
-        self._every = every
+        self.every = every
         self._known: OrderedDict[str, tuple[float, BrowserSession | None, int]] = OrderedDict()
 
     async def start(self, token_id: str) -> tuple[str, BrowserSession]:
@@ -64,7 +64,7 @@ class BrowserSessions:
             return None
         name, now = _name(secret), time.monotonic()
         known = self._known.get(name)
-        if known is None or now - known[0] >= self._every:
+        if known is None or now - known[0] >= self.every:
             store = await self._opener()
             found = await store.read(BROWSER_SESSIONS, name)
             session = _read.decode(found[0].body) if found else None

@@ -38,6 +38,11 @@ class LiveUpdates:
         self._messages: dict[tuple[tuple[str, ...], int], bytes] = {}  # The messages of this round.
 
     @property
+    def readers(self) -> int:
+        """Return how many readers watch any view, each counted once for each view."""
+        return sum(self._watched.values())
+
+    @property
     def names(self) -> Collection[str]:
         return self._views.keys()
 

@@ -17,8 +17,8 @@ from headway.server.replies import encode
 from headway.server.serializers import task_values
 from headway.server.service import Service
 from headway.stores.base import JobQuery, next_page
-from headway.stores.paging import find_in_steps, get_in_steps
-from headway.stores.searching import needs_reasons, scan
+from headway.stores.paging import Get, find_in_steps, get_in_steps
+from headway.stores.searching import FindIds, ids_by_find, needs_reasons, scan
 
 PAGE, PAGE_MAX = 50, 500  # Items of a list: by default, and at most.
 PAGE_BYTES = 4 << 20  # Maximum bytes of a page. A single larger item has a page of its own.
@@ -82,6 +82,7 @@ async def search_page(
     before: int | None,
     most: int,
     include: Collection[str] = (),
+    history: bool = False,
     explain: bool = False,
 ) -> Response:
     """Return a page of the tasks that fit a search. It ends early after many tasks that do not fit.
@@ -93,7 +94,11 @@ async def search_page(
     reason_of = rows.reason_of if rows is not None else _no_reason
     last = before
     async with service.listing:
-        scanned = scan(store.find, store.get, search, reason_of, tenant=tenant, before=before)
+        find_ids: FindIds = store.find_ids
+        get: Get = store.get
+        if history and service.app.settings.history is not None and store.abilities.archive_source is not None:
+            find_ids, get = ids_by_find(service.client.find), service.client.read_jobs
+        scanned = scan(find_ids, get, search, reason_of, tenant=tenant, before=before)
         async with aclosing(scanned) as found:
             async for job, fits in found:
                 seen += 1

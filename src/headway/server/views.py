@@ -8,12 +8,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headway.core.diagnostics import QueueDiagnostics
-from headway.core.job import ClassKey, JobRecord, State
-from headway.core.policy.document import DAY, HOUR, TENANT, LimitRule, Policy
+from headway.core.job import ClassKey, JobId, JobRecord, State
+from headway.core.policy.document import DAY, HOUR, TENANT, Ladder, LimitRule, Policy
 from headway.core.policy.enforced import counter_name, parameter_value
 from headway.core.policy.estimate import EstimateRequest, Forecast
 from headway.core.policy.guarantees import Pool, guarantees_of
-from headway.core.policy.ladder import RunningJobs
+from headway.core.policy.ladder import RunningJobs, admit
 from headway.core.policy.positions import waiting_in
 from headway.core.policy.units import write_rate
 from headway.core.policy.wait_reasons import blocked_queue_reason
@@ -446,6 +446,14 @@ def _value(key: str, rule: LimitRule) -> str | None:
     return key.partition("=")[2] if rule.by == TENANT else parameter_value(key)
 
 
+def _next_lowered(ladder: Ladder, running: RunningJobs | None) -> JobId | None:
+    """Return the job that is lowered first if another one needs its place, unless chance decides."""
+    if running is None or ladder.victim == "random" or len(running.counts) != len(ladder.rungs):
+        return None
+    _, lowered = admit(ladder, running._replace(free=0))
+    return lowered[0].job_id if lowered else None
+
+
 def ladder_values(queue: QueueDiagnostics, policy: Policy, running: Sequence[JobRecord]) -> dict[str, Any]:
     """Return the rungs, how many tasks each has, and which."""
     ladder = policy.ladder
@@ -458,7 +466,7 @@ def ladder_values(queue: QueueDiagnostics, policy: Policy, running: Sequence[Job
     for view in queue.snapshot.classes:
         if view.key.rung is not None:
             waiting[view.key.rung] += view.waiting
-    tasks = []
+    tasks, lowered = [], _next_lowered(ladder, jobs)
     for job in running:
         rung = ladder.find(job.assigned)
         if rung is not None and job.started_at is not None:
@@ -472,7 +480,7 @@ def ladder_values(queue: QueueDiagnostics, policy: Policy, running: Sequence[Job
                     "rung": rung.name,
                     "started_at": write_moment(job.started_at),
                     "ends_at": write_moment(job.started_at + rung.length_ms),
-                    "next_lowered": False,
+                    "next_lowered": job.job_id == lowered,
                 }
             )
     return {

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
-from headway.core.job import JobRecord, State
+from headway.core.job import JobId, JobRecord, State
 from headway.core.search import JobSearch, matches
-from headway.stores.base import JobQuery, next_page
-from headway.stores.paging import JOBS_AT_ONCE, Find, Get
+from headway.stores.base import JobQuery
+from headway.stores.paging import Find, Get, find_in_steps, get_in_steps
 
-STEP_MAX = 128  # Jobs of one read, while they are small.
-STEP_BYTES = 4 << 20  # Bytes of arguments and results that one read should bring into memory.
+IDS_AT_ONCE = 500
+
+FindIds = Callable[[JobQuery], Awaitable[list[tuple[int, JobId]]]]
 
 
 def query_of(search: JobSearch, *, tenant: str | None = None, before: int | None = None) -> JobQuery:
@@ -32,8 +33,16 @@ def query_of(search: JobSearch, *, tenant: str | None = None, before: int | None
     )
 
 
+def is_indexed(search: JobSearch) -> bool:
+    """Return whether a store finds exactly the jobs of a search, so that no job needs to be compared."""
+    lists = (search.tasks, search.lanes, search.tenants, search.workers)
+    patterns = any(sign in task for task in search.tasks for sign in "*?[")
+    rest = (search.reasons, search.errors, search.ids, search.words)
+    return all(len(values) <= 1 for values in lists) and not patterns and not any(rest)
+
+
 async def scan(
-    find: Find,
+    find_ids: FindIds,
     get: Get,
     search: JobSearch,
     reason_of: Callable[[JobRecord], str | None],
@@ -43,24 +52,35 @@ async def scan(
 ) -> AsyncGenerator[tuple[JobRecord, bool]]:
     """Yield jobs, newest first, each with whether it fits. The caller stops when it has seen enough.
 
-    The steps grow while jobs are small, so that a long scan takes few reads and little memory.
+    It finds many ids at a time, because a store may have to look at all queued jobs for that, and reads a few jobs.
     """
-    if search.whole_ids:
-        found = [job for job in await get(search.whole_ids) if job is not None]
-        for job in sorted(found, key=lambda job: job.seq, reverse=True):
-            if before is None or job.seq < before:
-                yield job, tenant in (None, job.tenant) and matches(search, job, reason_of)
-        return
-    query, step = query_of(search, tenant=tenant, before=before), JOBS_AT_ONCE
+    query = query_of(search, tenant=tenant, before=before)._replace(limit=IDS_AT_ONCE)
     while True:
-        jobs = await find(query._replace(limit=step))
-        for job in jobs:
-            yield job, tenant in (None, job.tenant) and matches(search, job, reason_of)
-        if len(jobs) < step:
+        if search.whole_ids:
+            found = await _numbered(get, search.whole_ids, before)
+        else:
+            found = await find_ids(query)
+        async for job in get_in_steps(get, [job_id for _, job_id in found]):
+            if job is not None:
+                yield job, tenant in (None, job.tenant) and matches(search, job, reason_of)
+        if search.whole_ids or len(found) < IDS_AT_ONCE:
             return
-        query = next_page(query, jobs[-1])
-        size = sum(len(job.payload) + len(job.result or b"") for job in jobs) // len(jobs)
-        step = max(JOBS_AT_ONCE, min(STEP_MAX, 2 * step, STEP_BYTES // (size + 1)))
+        query = query._replace(before=found[-1][0])
+
+
+async def _numbered(get: Get, job_ids: Sequence[JobId], before: int | None) -> list[tuple[int, JobId]]:
+    """Return the jobs of these ids that exist, newest first, below a number."""
+    found = [(job.seq, job.job_id) async for job in get_in_steps(get, job_ids) if job is not None]
+    return sorted((pair for pair in found if before is None or pair[0] < before), reverse=True)
+
+
+def ids_by_find(find: Find) -> FindIds:
+    """Return a function that finds ids by a function that finds jobs, such as that of a history."""
+
+    async def find_ids(query: JobQuery) -> list[tuple[int, JobId]]:
+        return [(job.seq, job.job_id) async for job in find_in_steps(find, query)]
+
+    return find_ids
 
 
 def needs_reasons(search: JobSearch) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.db import connections, transaction
 
+from headway.core.workflow import HELD_AT
 from headway.integrations.django.conf import database, read_options
 from headway.integrations.django.views import WITH_VIEWS, table_prefix
 from headway.stores.shared_database import postgres_schema
@@ -17,6 +18,7 @@ OWNERS = {
     "namespace_id": "= {namespace}",
     "class_id": "IN (SELECT class_id FROM {tables}class WHERE namespace_id = {namespace})",
     "seq": "IN (SELECT seq FROM {tables}job WHERE namespace_id = {namespace})",
+    "dependant_seq": "IN (SELECT seq FROM {tables}job WHERE namespace_id = {namespace})",
 }
 
 
@@ -57,11 +59,15 @@ def let_time_pass(alias: str, ms: int) -> None:
             ("job", "due_at", ms),
             ("park", "open_at", ms),
             ("rate", "reached_us", ms * 1_000),
+            ("dependant", "due_at", ms),
         ):
+            owner = "seq" if table == "dependant" else "namespace_id"
+            mine = OWNERS[owner].format(namespace=int(namespace or 0), tables=tables)
+            held = f"AND {column} <> {HELD_AT}" if column == "due_at" else ""  # A held job waits for no moment.
             cursor.execute(
                 f"UPDATE {tables}{table} SET {column} = {column} - %s "  # noqa: S608
-                f"WHERE namespace_id = %s AND {column} IS NOT NULL",
-                [step, namespace],
+                f"WHERE {owner} {mine} AND {column} IS NOT NULL {held}",
+                [step],
             )
 
 

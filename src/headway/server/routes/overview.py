@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 from fastapi import Query, Request
 from starlette.responses import Response
 
+from headway.core.policy.lint import check_policy
 from headway.core.policy.reader import read_policy
 from headway.core.what_if import change_queue
-from headway.estimates.load import check_here
+from headway.estimates.load import DEFAULT_SLOTS
 from headway.server.auth import Scope
 from headway.server.pages import PAGE_MAX, Page, read_cursor
 from headway.server.replies import encode, reply
@@ -93,8 +94,9 @@ async def forecast(request: Request, wanted: ForecastRequest) -> Response:
         }
         for name in dict.fromkeys([*policy.lanes, *new.lanes])
     }
-    findings = [] if wanted.policy is None else (await check_here(await service.store(), new)).findings
     slots = [sum(worker.slots for worker in one.active_workers) for one in (now.queue, queue)]
+    workers = [worker.slots for worker in queue.active_workers] or [DEFAULT_SLOTS]
+    findings = check_policy(new, slots=max(workers), workers=len(workers)).findings if wanted.policy is not None else ()
     return reply(
         {
             "slots": {"before": slots[0], "after": slots[1]},

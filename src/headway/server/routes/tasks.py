@@ -142,7 +142,14 @@ async def list_tasks(
             raise Problem("invalid", "q: give a search, or other filters, not both")
         search = parse_search(q, (await service.queue_view.fresh()).now_at)
         return await search_page(
-            service, search, tenant=caller.tenant, before=before, most=limit, include=shown, explain=explain
+            service,
+            search,
+            tenant=caller.tenant,
+            before=before,
+            most=limit,
+            include=shown,
+            history=history,
+            explain=explain,
         )
     now_at = (await service.queue_view.fresh()).now_at if age is not None or age_max is not None else 0
     query = JobQuery(

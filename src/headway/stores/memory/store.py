@@ -125,6 +125,9 @@ class MemoryStore:
         with self._transaction() as state:
             return reads.find(state, query)
 
+    async def find_ids(self, query: base.JobQuery) -> list[tuple[int, JobId]]:
+        return [(job.seq, job.job_id) for job in await self.find(query)]
+
     async def submit_graph(self, graph: Graph) -> GraphReply:
         check_graph(graph)
         check_jobs([node.job for node in graph.nodes])

@@ -374,6 +374,9 @@ class RedisStore:
                 break
         return found[: query.limit]
 
+    async def find_ids(self, query: JobQuery) -> list[tuple[int, JobId]]:
+        return [(job.seq, job.job_id) for job in await self.find(query)]
+
     async def _find_ended(self, query: JobQuery) -> list[JobRecord]:
         """Find failed, cancelled or dead-lettered jobs, the last outcome first."""
         found: list[JobRecord] = []

@@ -86,6 +86,7 @@ class SplitStore:
         self.breakdown = durable.breakdown
         self.get = durable.get
         self.find = durable.find
+        self.find_ids = durable.find_ids
         self.purge = durable.purge
         self.submit_graph = durable.submit_graph
         self.close_batch = durable.close_batch

@@ -39,7 +39,19 @@ async def get(tx: Transaction, job_ids: Sequence[JobId]) -> list[JobRecord | Non
 
 
 async def find(tx: Transaction, query: JobQuery) -> list[JobRecord]:
-    """Find jobs, newest first. Each state has its own statement, so that each uses its own index."""
+    """Find jobs, newest first, or the last ended first."""
+    return await _read_jobs(tx, await _find_seqs(tx, query))
+
+
+async def find_ids(tx: Transaction, query: JobQuery) -> list[tuple[int, JobId]]:
+    """Find jobs, and read only the number and the id of each."""
+    seqs = await _find_seqs(tx, query)
+    ids = dict(await tx.db.run("ids_by_seq", tx.rows.array(seqs)))
+    return [(seq, JobId(ids[seq])) for seq in seqs if seq in ids]
+
+
+async def _find_seqs(tx: Transaction, query: JobQuery) -> list[int]:
+    """Return the numbers of the jobs of a query. Each state has its own statement, so that each uses its own index."""
     if not all(map(is_writable, (query.task, query.lane, query.tenant, query.worker_id))):
         return []
     wanted = (
@@ -58,17 +70,17 @@ async def find(tx: Transaction, query: JobQuery) -> list[JobRecord]:
             found += await tx.db.run("find_bad", state.value, *wanted, *rest)
     if not query.states:
         found += await tx.db.run("find_any", *wanted, *rest)
-    return await read_jobs(tx, sorted({seq for (seq,) in found}, reverse=True)[: query.limit])
+    return sorted({seq for (seq,) in found}, reverse=True)[: query.limit]
 
 
-async def _find_ended(tx: Transaction, query: JobQuery, wanted: Sequence[Any]) -> list[JobRecord]:
-    """Find jobs that ended without completing, the last ended first."""
+async def _find_ended(tx: Transaction, query: JobQuery, wanted: Sequence[Any]) -> list[int]:
+    """Return the numbers of jobs that ended without completing, the last ended first."""
     place = query.ended_before or (NEWEST, NEWEST)
     found: list[tuple[int, int]] = []
     for state in query.states:
         rest = await tx.db.run("find_ended", state.value, *wanted, *place, query.limit)
         found += [(finished_at, seq) for seq, finished_at in rest]
-    return await read_jobs(tx, [seq for _, seq in sorted(found, reverse=True)[: query.limit]])
+    return [seq for _, seq in sorted(found, reverse=True)[: query.limit]]
 
 
 async def read_jobs(tx: Transaction, seqs: Sequence[int]) -> list[JobRecord]:

@@ -122,6 +122,9 @@ class SqlStore(ABC):
     async def find(self, query: JobQuery) -> list[JobRecord]:
         return await self._read(lambda tx: reads.find(tx, query))
 
+    async def find_ids(self, query: JobQuery) -> list[tuple[int, JobId]]:
+        return await self._read(lambda tx: reads.find_ids(tx, query))
+
     async def submit_graph(self, graph: Graph) -> GraphReply:
         check_graph(graph)
         check_jobs([node.job for node in graph.nodes])

@@ -120,6 +120,11 @@ SELECT j.seq FROM {schema}.job j JOIN {schema}.class c ON c.class_id = j.class_i
 SELECT seq, number, epoch, worker_id, started_at, ended_at, reason, error FROM {schema}.attempt
  WHERE seq = ANY (:seqs::bigint[]) ORDER BY seq, epoch;
 
+-- name: ids_by_seq
+-- The ids of the jobs of these numbers.
+-- params  seqs
+SELECT seq, job_id FROM {schema}.job WHERE seq = ANY (:seqs::bigint[]);
+
 -- name: snapshot
 -- Read what waits.
 -- params  namespace_id, now_at, bound, f_class, f_floor, f_rewound, rung_names

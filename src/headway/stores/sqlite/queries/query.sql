@@ -111,6 +111,11 @@ SELECT j.seq FROM (SELECT r.seq FROM ready r UNION ALL SELECT d.seq FROM delayed
 SELECT seq, number, epoch, worker_id, started_at, ended_at, reason, error FROM attempt
  WHERE seq IN (SELECT value FROM json_each(:seqs)) ORDER BY seq, epoch;
 
+-- name: ids_by_seq
+-- The ids of the jobs of these numbers.
+-- params  seqs
+SELECT seq, job_id FROM job WHERE seq IN (SELECT value FROM json_each(:seqs));
+
 -- name: next_due
 -- When the next delayed job falls due, or the next blocked queue opens. Held jobs are never due.
 -- params  namespace_id, now_at, held_at
@@ -198,8 +203,8 @@ WITH RECURSIVE found (class_id, tenant, number) AS (
     FROM found f WHERE f.tenant IS NOT NULL AND f.number < :limit)
 SELECT f.tenant, (SELECT count(*) FROM (SELECT 1 FROM ready r WHERE r.class_id = f.class_id AND r.tenant = f.tenant
                                          LIMIT :bound)) AS waiting,
-       (SELECT r.eligible_at FROM ready r WHERE r.class_id = f.class_id AND r.tenant = f.tenant
-         ORDER BY r.order_key, r.seq LIMIT 1) AS oldest_at
+       (SELECT r.eligible_at FROM ready r INDEXED BY ready_tenant
+         WHERE r.class_id = f.class_id AND r.tenant = f.tenant ORDER BY r.order_key, r.seq LIMIT 1) AS oldest_at
   FROM found f WHERE f.tenant IS NOT NULL;
 
 -- name: waiting_of
@@ -207,6 +212,6 @@ SELECT f.tenant, (SELECT count(*) FROM (SELECT 1 FROM ready r WHERE r.class_id =
 -- params  tenant, namespace_id
 SELECT c.lane,
        sum((SELECT count(*) FROM ready r WHERE r.class_id = c.class_id AND r.tenant = :tenant)) AS waiting,
-       min((SELECT r.eligible_at FROM ready r WHERE r.class_id = c.class_id AND r.tenant = :tenant
-             ORDER BY r.order_key, r.seq LIMIT 1)) AS oldest_at
+       min((SELECT r.eligible_at FROM ready r INDEXED BY ready_tenant
+             WHERE r.class_id = c.class_id AND r.tenant = :tenant ORDER BY r.order_key, r.seq LIMIT 1)) AS oldest_at
   FROM class c WHERE c.namespace_id = :namespace_id AND c.fair = 1 GROUP BY c.lane HAVING waiting > 0;
