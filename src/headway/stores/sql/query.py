@@ -40,7 +40,7 @@ async def get(tx: Transaction, job_ids: Sequence[JobId]) -> list[JobRecord | Non
 
 async def find(tx: Transaction, query: JobQuery) -> list[JobRecord]:
     """Find jobs, newest first, or the last ended first."""
-    return await _read_jobs(tx, await _find_seqs(tx, query))
+    return await read_jobs(tx, await _find_seqs(tx, query))
 
 
 async def find_ids(tx: Transaction, query: JobQuery) -> list[tuple[int, JobId]]:
