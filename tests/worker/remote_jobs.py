@@ -65,6 +65,32 @@ def snoozer() -> str:
     return "awake"
 
 
+@app.task(name="double")
+def double(value: int) -> int:
+    return 2 * value
+
+
+@app.task(name="fetch_once", context=True, executor="process", max_retries=1, retry=Retry(backoff="fixed", base=0.05))
+def fetch_once(ctx: Context, executor: str) -> list[object]:
+    return [ctx.step("fetch", fetched, executor), ctx.step("none", print), fail_once(ctx)]
+
+
+@app.task(name="fetch_once_async", context=True, max_retries=1, retry=Retry(backoff="fixed", base=0.05))
+async def fetch_once_async(ctx: Context, executor: str) -> list[object]:
+    return [await ctx.astep("fetch", fetched, executor), await ctx.astep("none", print), fail_once(ctx)]
+
+
+def fetched(executor: str) -> dict[str, str]:
+    mark(f"fetched {executor}")
+    return {"by": executor}
+
+
+def fail_once(ctx: Context) -> int:
+    if ctx.attempt == 1:
+        raise ValueError("not yet")
+    return ctx.attempt
+
+
 @app.task(name="slow")
 async def slow(seconds: float, number: int = 0) -> int:
     mark(f"slow starts {number}")

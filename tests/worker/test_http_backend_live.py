@@ -168,6 +168,16 @@ def test_every_executor_runs_its_jobs_with_no_way_to_the_store(busy: Shop) -> No
     assert (snoozer.attempts, snoozer.crashes) == (1, 0)
 
 
+def test_results_and_steps_reach_a_job_with_no_way_to_the_store(busy: Shop) -> None:
+    tasks = busy.app.tasks
+    job = tasks["double"].call(4).then(tasks["double"]).then(tasks["echo"]).enqueue()
+    assert job.result(timeout=20) == 16
+    for task in ("fetch_once", "fetch_once_async"):
+        stepped = busy.submit(task, task)
+        assert stepped.result(timeout=20) == [{"by": task}, None, 2]
+        assert busy.marks(f"fetched {task}").count(f"fetched {task}") == 1
+
+
 def test_progress_is_seen_while_a_job_runs(busy: Shop) -> None:
     job = busy.submit("steps")
     wait_until(lambda: job.record().progress == 0.5, within=5)

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, TypeVar, cast, get_args
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    get_args,
+)
 
 from headway.client.client import BATCH
 from headway.client.codec import decode_result
@@ -20,11 +33,11 @@ from headway.client.portal import Portal, blocking
 from headway.client.settings import seconds
 from headway.client.task import Call, Task
 from headway.core.errors import BatchNotFound, ConfigError, JobError, ResultTimeout
-from headway.core.job import JobRecord, State
+from headway.core.job import JobId, JobRecord, State
 from headway.core.workflow import BatchId, BatchRecord, EdgeRule, Graph, NewBatch
 from headway.security.audit import PYTHON
 from headway.security.audited_store import audited
-from headway.stores.base import JOB_CHANNEL
+from headway.stores.base import JOB_CHANNEL, Store
 
 if TYPE_CHECKING:
     from headway.client.app import Headway
@@ -258,7 +271,9 @@ class Batch(Generic[R]):
         ``failed`` retries the failed members alone, ``failed_and_after`` also restores the jobs that were cancelled
         because of them, and ``all`` retries every member that did not complete.
         """
-        return await retry_batch(self._app, await self.arecord(), mode, who=PYTHON)
+        batch = await self.arecord()
+        client = self._app.client
+        return await retry_batch(await client.store(), partial(client.retry, who=PYTHON), batch.batch_id, mode)
 
     add = blocking(aadd)
     status = blocking(astatus)
@@ -276,16 +291,21 @@ class Batch(Generic[R]):
         return f"Batch({self._id!r})"
 
 
-async def retry_batch(app: Headway, batch: BatchRecord, mode: str, *, who: str | None) -> int:
-    """Queue members of a batch again, page by page. Return how many."""
+class RetryJobs(Protocol):
+    """Queues ended jobs again, as ``Store.retry`` does."""
+
+    async def __call__(self, job_ids: Sequence[JobId], *, alone: bool) -> list[State | None]: ...
+
+
+async def retry_batch(store: Store, retry: RetryJobs, batch_id: BatchId, mode: str) -> int:
+    """Queue members of a batch again, page by page. Return how many. ``mode``: as in ``Batch.aretry``."""
     if mode not in RETRY_MODES:
         raise ConfigError(f"a batch is retried by failed, failed_and_after or all, got {mode!r}")
-    store = await app.client.store()
     states = (*_BAD, State.CANCELLED) if mode == "all" else _BAD
     beyond = retried = 0
-    while page := await store.members(batch.batch_id, beyond=beyond, states=states, limit=PAGE):
+    while page := await store.members(batch_id, beyond=beyond, states=states, limit=PAGE):
         beyond = page[-1].seq
-        after = await app.client.retry([job.job_id for job in page], who=who, alone=mode == "failed")
+        after = await retry([job.job_id for job in page], alone=mode == "failed")
         retried += sum(state is State.QUEUED for state in after)
     return retried
 

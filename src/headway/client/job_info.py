@@ -64,6 +64,8 @@ class JobInfo:
     idempotency_key: str | None
     unique_key: str | None
     trace_id: str | None
+    batch_id: str | None  # The batch that the job is a member of.
+    held: bool  # The job is queued and waits for other jobs.
     history: tuple[AttemptInfo, ...]
 
 

@@ -48,6 +48,8 @@ FIELDS: tuple[tuple[str, str | None, str | None], ...] = (
     ("rung", None, "duration"),
     ("assigned", None, "assigned_duration"),
     ("limits", None, "limits"),
+    ("held", "held", "held"),
+    ("batch_id", "batch_id", "batch_id"),
 )
 _COMMAND_LINE = {name: shown for name, shown, _ in FIELDS if shown is not None}
 _HTTP = {name: shown for name, _, shown in FIELDS if shown is not None}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 OnFailure = Literal["cancel", "run", "hold"]
 ON_FAILURE = ("cancel", "run", "hold")
+DEPTH_MAX = 64  # How deep a value may be nested, as in ``codec``.
 
 
 class Link(NamedTuple):
@@ -57,38 +58,39 @@ class PlacedReferences(NamedTuple):
 def place_references(values: Mapping[str, Any]) -> PlacedReferences:
     """Replace the references in arguments, also inside lists, tuples and dicts."""
     links: dict[str, Link] = {}
+    names: set[str] = set()
 
-    def replaced(value: Any) -> Any:
+    def replaced(name: str, value: Any, depth: int = 0) -> Any:
         if isinstance(value, Reference):
             link = Link(value.source)
             links.setdefault(link.source_id, link)
+            names.add(name)
             return {"$out": list(links).index(link.source_id)}
+        if depth > DEPTH_MAX:  # Encoding refuses the value.
+            return value
         if isinstance(value, (list, tuple)):
-            return [replaced(item) for item in value]
+            return [replaced(name, item, depth + 1) for item in value]
         if isinstance(value, dict):
-            if "$out" in value:
-                raise PayloadError("beside the result of another call, no argument can have the key '$out'")
-            return {key: replaced(item) for key, item in value.items()}
+            return {key: replaced(name, item, depth + 1) for key, item in value.items()}
         return value
 
-    names = set()
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        before = len(links)
-        new = replaced(value)
-        has_reference = len(links) > before or _contains(value)
-        found[name] = new if has_reference else value
-        if has_reference:
-            names.add(name)
-    return PlacedReferences(found, frozenset(names), tuple(links.values()))
+    placed = {name: replaced(name, value) for name, value in values.items()}
+    if links and any(map(_has_key, values.values())):
+        raise PayloadError("beside the result of another call, no argument can have the key '$out'")
+    return PlacedReferences(
+        {name: placed[name] if name in names else values[name] for name in values},
+        frozenset(names),
+        tuple(links.values()),
+    )
 
 
-def _contains(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return any(map(_contains, value))
+def _has_key(value: Any, depth: int = 0) -> bool:
+    """Return whether a value contains a dict that looks like a placed reference."""
+    if depth > DEPTH_MAX:
+        return False
     if isinstance(value, dict):
-        return any(map(_contains, value.values()))
-    return isinstance(value, Reference)
+        return "$out" in value or any(_has_key(item, depth + 1) for item in value.values())
+    return isinstance(value, (list, tuple)) and any(_has_key(item, depth + 1) for item in value)
 
 
 def merge_links(first: Iterable[Link], second: Iterable[Link]) -> tuple[Link, ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from headway.client.depth import QueueDepth
 from headway.client.graph import make_graph, with_sources
 from headway.client.job import Job
 from headway.client.task import Call
-from headway.core.errors import BadArguments, ConfigError
+from headway.core.errors import BadArguments, BadEdge, ConfigError
 from headway.core.job import NewJob, SubmitReply
 from headway.core.workflow import BatchId, Graph, GraphReply
 from headway.observability import traces
@@ -131,7 +132,7 @@ class Submitter:
         nodes = with_sources(calls)
         jobs = await self._prepare(nodes)
         client = self._app.client
-        with traces.SubmitSpan(jobs) as sent:
+        with _name_call(calls, nodes), traces.SubmitSpan(jobs) as sent:
             graph = self._graph(nodes, sent, batch_id)
             if connection is None:
                 reply = await client.submit_graph(graph)
@@ -157,7 +158,7 @@ class Submitter:
         """Submit a graph in this thread. ``store_graph`` stores it. Blocks."""
         nodes = with_sources(calls)
         jobs = self._app.portal.run(self._prepare(nodes))
-        with traces.SubmitSpan(jobs) as sent:
+        with _name_call(calls, nodes), traces.SubmitSpan(jobs) as sent:
             reply = store_graph(self._graph(nodes, sent, batch_id))
         return _handles(calls, nodes, sent, reply)
 
@@ -228,6 +229,21 @@ class Submitter:
             prepared = prepared or portal.run(client.prepare_submit(jobs))
             if (replies := prepared.run(connection)) is not None:
                 return replies
+
+
+@contextmanager
+def _name_call(calls: Sequence[Call[Any]], nodes: Sequence[Call[Any]]) -> Iterator[None]:
+    """Let a ``BadEdge`` name the place of its call among the caller's calls, which a graph may have sorted."""
+    try:
+        yield
+    except BadEdge as problem:
+        node = problem.facts.get("index")
+        job_id = nodes[node].new.job_id if isinstance(node, int) else None
+        index = next((place for place, call in enumerate(calls) if call.new.job_id == job_id), node)
+        if index == node:
+            raise
+        text = str(problem).replace(f"job {node} of the graph", f"job {index} of the graph")
+        raise BadEdge(text, **{**problem.facts, "index": index}) from None
 
 
 def _handles(

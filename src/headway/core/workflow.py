@@ -103,7 +103,10 @@ class Graph(NamedTuple):
 
 
 class GraphReply(NamedTuple):
-    """The answer to a graph: one reply for each node, and the batch of its members."""
+    """The answer to a graph: one reply for each node, and the batch of its members.
+
+    ``created``: the batch is the one that the graph creates, which an earlier try may have done.
+    """
 
     replies: Sequence[SubmitReply]
     batch_id: BatchId | None = None
@@ -278,7 +281,7 @@ def run_order(sources: Sequence[Sequence[int]]) -> list[int]:
 
 
 def check_step(key: str, value: bytes, steps: int, size: int) -> None:
-    """Raise ``StepError`` for a step that a job with so many ``steps``, of ``size`` bytes in all, cannot keep."""
+    """Raise ``StepError`` for a step that a job cannot keep beside its other ``steps`` of ``size`` bytes in all."""
     if len(value) > STEP_BYTES_MAX:
         raise StepError(f"the value of step {key!r} has {len(value):,} bytes, at most {STEP_BYTES_MAX:,} are kept")
     if steps >= STEPS_MAX:

@@ -33,12 +33,17 @@ class Forecaster:
             return None
         forecast = await self._forecast(store, diagnosis.queue, policy)
         if diagnosis.job.held:
-            return await _HeldEstimate(store, forecast).of(diagnosis)
+            return await estimate_held(store, forecast, diagnosis)
         return forecast.of(estimate_request(diagnosis, forecast.queue))
 
     async def _forecast(self, store: Store, queue: QueueDiagnostics, policy: Policy) -> Forecast:
         queue = await _counted(store, queue)
         return Forecast(queue, policy, await self._lookup.known(store, queue.now_at))
+
+
+async def estimate_held(store: Store, forecast: Forecast, diagnosis: JobDiagnostics) -> Estimate:
+    """Return when a job that waits for other jobs will start. Unknown, if one of them has no estimate."""
+    return await _HeldEstimate(store, forecast).of(diagnosis)
 
 
 class _HeldEstimate:

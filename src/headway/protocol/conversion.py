@@ -69,6 +69,7 @@ def leased_task(lease: Lease, parameters: bytes) -> LeasedTask:
         max_retries=lease.max_retries,
         priority=lease.lane,
         tenant=lease.tenant,
+        batch_id=lease.batch_id,
         lease=LeaseDetails(
             seq=lease.seq,
             crashes=lease.crashes,
@@ -104,8 +105,18 @@ def lease_of(task: LeasedTask, worker_id: str, mark: bytes) -> Lease:
         task.tenant, details.trace_id or task.trace_id, task.epoch, task.attempt, details.crashes, task.max_retries,
         timeout_ms, details.asked_timeout_ms or timeout_ms, retry, details.started_at, details.cancel_requested,
         details.needs, worker_id, details.rung, details.assigned, details.budget_ms, details.submitted_at,
-        details.eligible_at,
+        details.eligible_at, task.batch_id,
     )  # fmt: skip
+
+
+def step_json(value: bytes) -> msgspec.Raw:
+    """Return the value of a step without the mark of its encoding. An empty value is None."""
+    return msgspec.Raw(value[1:] or b"null")
+
+
+def step_value(value: Any, mark: bytes) -> bytes:
+    """Return the value of a step as a store keeps it. ``mark`` begins every stored value of this Headway."""
+    return b"" if value is None else mark + msgspec.json.encode(value)
 
 
 def _raw(payload: bytes | None) -> Any:

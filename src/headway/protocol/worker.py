@@ -222,6 +222,34 @@ class OutputReply(msgspec.Struct):
     acknowledged: bool
 
 
+class StepsRequest(Request, omit_defaults=True, kw_only=True):
+    """A running task asks for the steps that it has kept."""
+
+    task_id: TaskRef
+    fence: str | None = None
+
+
+class TaskSteps(msgspec.Struct):
+    """The steps of a task, in the order in which they were kept."""
+
+    steps: Annotated[dict[str, Any], Meta(description="Values by name, any JSON.")]
+
+
+class StepUpdate(Request, omit_defaults=True, kw_only=True):
+    """A running task keeps a value under a name, for its next attempt."""
+
+    task_id: TaskRef
+    fence: str | None = None
+    key: Annotated[Name, Meta(description="A name that the task uses once. A name that it has keeps its first value.")]
+    value: Annotated[Any, Meta(description="Any JSON, up to 64 KiB.")] = None
+
+
+class StepReply(msgspec.Struct):
+    """Whether the server has kept the step. The worker must hold the task."""
+
+    acknowledged: bool
+
+
 class PollRequest(Request, omit_defaults=True, kw_only=True):
     """A worker reports what has ended and asks for tasks."""
 
@@ -272,7 +300,14 @@ class LeasedTask(msgspec.Struct, kw_only=True):
 
     task_id: str
     task_type: str
-    parameters: Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
+    parameters: Annotated[
+        msgspec.Raw,
+        Meta(
+            description="Its arguments. The results of other tasks are filled in. Those of a batch are an object with "
+            "its `batch_id`.",
+            extra_json_schema={"type": "object"},
+        ),
+    ]
     timeout_seconds: Annotated[float, Meta(description="How long it may run.")]
     trace_id: str | None = None
     fence: Annotated[str, Meta(description="Proves that this worker has the task. Send it back with the result.")]
@@ -281,6 +316,7 @@ class LeasedTask(msgspec.Struct, kw_only=True):
     max_retries: int = 0
     priority: str
     tenant: str | None = None
+    batch_id: Annotated[str | None, Meta(description="The batch that counts it.")] = None
     lease: LeaseDetails = msgspec.field(default_factory=LeaseDetails)
 
 

@@ -15,7 +15,7 @@ from headway.server.docs import add_docs
 from headway.server.guard import AROUND, EFFECT, Guard
 from headway.server.maintenance import MountedMaintenance, run_maintenance
 from headway.server.messages import describe_messages
-from headway.server.routes import admin, fasdis, health, interactive, policy, queue, streams, tasks, workers
+from headway.server.routes import admin, batches, fasdis, health, interactive, policy, queue, streams, tasks, workers
 from headway.server.service import Service
 from headway.version import __version__
 
@@ -27,6 +27,7 @@ With tokens in use, send `Authorization: Bearer hw_…`; each operation names th
 LICENSE = {"name": "MIT", "identifier": "MIT"}
 TAGS = {
     "tasks": "Submit tasks, look at them, cancel and retry them.",
+    "batches": "Counted sets of tasks, with their results.",
     "queue": "The queue in numbers, and its dead letters.",
     "policy": "The policy in force.",
     "streams": "What happens to a task, as it happens.",
@@ -36,7 +37,7 @@ TAGS = {
     "fasdis": "One call to schedule a task, one to look at it.",
     "health": "What machines ask: probes and metrics.",
 }
-FAMILIES = (tasks, queue, policy, streams, interactive, admin, workers, fasdis, health)
+FAMILIES = (tasks, batches, queue, policy, streams, interactive, admin, workers, fasdis, health)
 
 
 def headway_api(

@@ -15,7 +15,7 @@ from headway.core.job import JobId, JobRecord, State
 from headway.core.policy.estimate import Estimate, materially_differs
 from headway.observability.job_output import output_events
 from headway.server.service import Service
-from headway.server.submit import estimate_from
+from headway.server.submit import estimate_waiting
 
 KEEPALIVE = 15.0  # Seconds between keep-alives, less than the usual idle timeouts of proxies.
 PLACE_EVERY = 1.0  # Minimum seconds between reads of a waiting job's place.
@@ -110,12 +110,7 @@ def _next(jobs: AsyncIterator[JobRecord | None]) -> asyncio.Task[JobRecord | Non
 
 async def _estimate(service: Service, job_id: JobId) -> Estimate | None:
     diagnosis = await (await service.store()).diagnose_job(job_id)
-    if diagnosis is None:
-        return None
-    found = estimate_from(diagnosis, await service.forecast(), await service.policy())
-    if found is not None:
-        service.scores.record(job_id, diagnosis.job.lane, found, diagnosis.queue.now_at)
-    return found
+    return None if diagnosis is None else await estimate_waiting(service, diagnosis)
 
 
 def _place_interval(service: Service, found: Estimate | None) -> float:

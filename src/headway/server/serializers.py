@@ -16,7 +16,9 @@ from headway.core.policy.document import Policy
 from headway.core.policy.estimate import Estimate
 from headway.core.policy.lanes import effective_lane
 from headway.core.policy.why import Reason
+from headway.core.timestamps import write_moment
 from headway.core.worker import TASK
+from headway.core.workflow import BatchRecord
 from headway.observability.traces import shown_trace
 
 ATTEMPTS_SHOWN = 100  # The newest attempts that an answer lists; a task may have a million.
@@ -69,6 +71,23 @@ def estimate_values(estimate: Estimate | None, position: int | None = None) -> d
         return None
     place = estimate.position if position is None else position
     return {"position": place, "p50": estimate.p50, "p90": estimate.p90, "basis": estimate.basis}
+
+
+def batch_values(batch: BatchRecord) -> dict[str, Any]:
+    """Return a batch in numbers."""
+    counts = ("total", "held", "waiting", "running", "completed", "failed", "cancelled")
+    return {
+        "batch_id": batch.batch_id,
+        "name": batch.name,
+        "key": batch.key,
+        "tenant": batch.tenant,
+        "status": batch.status,
+        "counts": {name: getattr(batch, name) for name in counts},
+        "round": batch.round,
+        "created_at": write_moment(batch.created_at),
+        "finished_at": None if batch.finished_at is None else write_moment(batch.finished_at),
+        "ends_in_seconds": batch.ends_in,
+    }
 
 
 def ending_values(job: JobRecord) -> dict[str, Any]:

@@ -15,8 +15,11 @@ from headway.core.policy.estimate import Estimate, EstimateRequest, Forecast, es
 from headway.core.policy.positions import QueuePositions, position
 from headway.core.policy.why import Reason, why
 from headway.core.suggest import cut
+from headway.core.workflow import BatchId, BatchRecord
+from headway.estimates.forecaster import estimate_held
 from headway.observability.traces import taken_trace
 from headway.server.auth import Principal, tenant_for
+from headway.server.graph_request import batch_of, check_sources, link, resolve_indexes, with_references
 from headway.server.problems import DETAIL_MAX, Problem, problem_of
 from headway.server.routing import check_depth
 from headway.server.schemas.rest import NO_CONTROLS, NewTask
@@ -26,7 +29,7 @@ from headway.stores.paging import get_in_steps, without_values
 # The codes of the problems that a submit may raise.
 SUBMIT_PROBLEMS = (
     "idempotency_conflict", "bad_arguments", "payload", "payload_too_large", "config", "tenant_mismatch",
-    "queue_full", "not_stored", "store_full",
+    "queue_full", "not_stored", "store_full", "cycle", "bad_edge", "batch_not_found", "batch_closed",
 )  # fmt: skip
 
 
@@ -43,10 +46,20 @@ class SubmitResult(NamedTuple):
     deduplicated: bool = False
 
 
+class CallSet(NamedTuple):
+    """The calls of one request, and the batch that they join."""
+
+    calls: list[Call[Any]]
+    batch_id: BatchId | None = None
+
+
 async def make_call(
-    service: Service, caller: Principal, new: NewTask, *, key: str | None, trace: str | None
-) -> Call[Any]:
-    """Return the call of a body, checked against the catalogue and the policy. Raises ``Problem`` or an error."""
+    service: Service, caller: Principal, new: NewTask, *, key: str | None, trace: str | None, refers: bool
+) -> CallSet:
+    """Return the call of a body, checked against the catalogue and the policy. Raises ``Problem`` or an error.
+
+    ``refers``: its parameters may contain references to results.
+    """
     if key is not None and new.idempotency_key not in (None, key):
         raise Problem("invalid", "Idempotency-Key and idempotency_key differ; give one of them")
     service.quotas.submit(caller)
@@ -54,18 +67,31 @@ async def make_call(
         raise Problem("invalid", "Idempotency-Key must not contain control characters")
     await service.app.follow_policy()
     task = await service.known.find(new.task_type)
-    return _call(service, caller, new, task, key or new.idempotency_key, taken_trace(trace) or new.trace_id)
+    trace = taken_trace(trace) or new.trace_id
+    call = _call(service, caller, new, task, key or new.idempotency_key, trace, refers=refers)
+    return await _joined(service, caller, [new], [call])
 
 
-async def make_calls(service: Service, caller: Principal, requests: Sequence[NewTask]) -> list[Call[Any]]:
-    """Return the calls of all bodies. Raises ``Problem`` with the index of the first that is wrong."""
+async def make_calls(
+    service: Service,
+    caller: Principal,
+    requests: Sequence[NewTask],
+    *,
+    refers: bool,
+    batch: BatchRecord | None = None,
+) -> CallSet:
+    """Return the calls of all bodies. Raises ``Problem`` with the index of the first that is wrong.
+
+    ``refers``: as in ``make_call``. ``batch``: a batch that all of them join.
+    """
     service.quotas.submit(caller, len(requests))
     await service.app.follow_policy()
     tasks = {name: await service.known.find(name) for name in {new.task_type for new in requests}}
     calls: list[Call[Any]] = []
     try:
         for new in requests:  # One by one: the number of calls is the index of the one that fails.
-            call = _call(service, caller, new, tasks[new.task_type], new.idempotency_key, new.trace_id)
+            task = tasks[new.task_type]
+            call = _call(service, caller, new, task, new.idempotency_key, new.trace_id, refers=refers)
             check_depth(call.new.payload)
             calls.append(call)
     except (HeadwayError, Problem) as error:
@@ -73,11 +99,35 @@ async def make_calls(service: Service, caller: Principal, requests: Sequence[New
         problem.facts["index"] = len(calls)
         problem.detail = cut(f"task {len(calls)}: {problem.detail}", DETAIL_MAX)
         raise problem from None
-    return calls
+    return await _joined(service, caller, requests, calls, batch)
+
+
+async def _joined(
+    service: Service,
+    caller: Principal,
+    requests: Sequence[NewTask],
+    calls: list[Call[Any]],
+    batch: BatchRecord | None = None,
+) -> CallSet:
+    """Return the calls of a request with what they wait for and the batch that they join."""
+    if any(call.links for call in calls):
+        calls = resolve_indexes(calls)
+        await check_sources(service, caller, calls)
+    batch = batch or await batch_of(service, caller, requests)
+    if batch is None:
+        return CallSet(calls)
+    return CallSet([call.inherit(call.new.lane, batch.tenant) for call in calls], batch.batch_id)
 
 
 def _call(
-    service: Service, caller: Principal, new: NewTask, task: Task[Any, Any, Any], key: str | None, trace: str | None
+    service: Service,
+    caller: Principal,
+    new: NewTask,
+    task: Task[Any, Any, Any],
+    key: str | None,
+    trace: str | None,
+    *,
+    refers: bool,
 ) -> Call[Any]:
     if not task.options.persist:
         raise Problem("not_stored", f"task {task.name} is transient, so HTTP clients cannot submit it")
@@ -87,7 +137,9 @@ def _call(
         task = task.using(
             idempotency_key=key, trace_id=trace, tenant=tenant, run_after=new.run_after, expires=new.expires
         )
-    call = task.call_named(new.parameters)
+    call = task.call_named(with_references(new.parameters) if refers else new.parameters)
+    if new.after or call.links:
+        call = link(call, new)
     size, most = len(call.new.payload) - len(PAYLOAD_VERSION), service.app.settings.http_payload_max
     if size > most:
         raise PayloadTooLarge(
@@ -99,8 +151,12 @@ def _call(
     return call
 
 
-async def submit(service: Service, calls: Sequence[Call[Any]]) -> list[SubmitResult]:
+async def submit(service: Service, wanted: CallSet) -> list[SubmitResult]:
     """Submit all of the calls or none. Return each task with its place."""
+    calls, batch_id = wanted
+    if batch_id is not None or any(call.links for call in calls):
+        jobs = await service.app.submitter.submit_graph(calls, batch_id=batch_id)
+        return await _kept(service, calls, [SubmitReply(job.id, job.deduplicated) for job in jobs])
     if len(calls) == 1:
         answer = await service.submit_batcher.submit(calls[0])
         keep = _known_kept if answer.deduplicated else _one_kept
@@ -110,13 +166,14 @@ async def submit(service: Service, calls: Sequence[Call[Any]]) -> list[SubmitRes
 
 
 async def _kept(service: Service, calls: Sequence[Call[Any]], answers: Sequence[SubmitReply]) -> list[SubmitResult]:
-    """Return the places of a bulk. Its jobs are the last of their classes, in order."""
-    known = await _known(service, [answer for answer in answers if answer.deduplicated])
+    """Return the places of a bulk. Its jobs are the last of their classes, in order, unless they wait for others."""
+    is_last = [not (answer.deduplicated or call.links) for call, answer in zip(calls, answers, strict=True)]
+    known = await _known(service, [answer for answer, last in zip(answers, is_last, strict=True) if not last])
     queue = await service.queue_view.fresh()
     classes: dict[ClassKey, list[int]] = {}  # The call that made each new job.
     terms, found_in = None, list[int]()
-    for index, (call, answer) in enumerate(zip(calls, answers, strict=True)):
-        if not answer.deduplicated:
+    for index, call in enumerate(calls):
+        if is_last[index]:
             if call.terms is not terms:  # Most jobs have the same class as the one before.
                 terms, found_in = call.terms, classes.setdefault(call.new.class_key, [])
             found_in.append(index)
@@ -135,9 +192,7 @@ async def _kept(service: Service, calls: Sequence[Call[Any]], answers: Sequence[
     return [
         placed[index]
         if index in placed
-        else SubmitResult(answer.job_id, State.QUEUED, None)
-        if not answer.deduplicated
-        else SubmitResult(answer.job_id, _state(known.get(answer.job_id)), None, deduplicated=True)
+        else SubmitResult(answer.job_id, _state(known.get(answer.job_id)), None, deduplicated=answer.deduplicated)
         for index, answer in enumerate(answers)
     ]
 
@@ -231,8 +286,16 @@ async def describe_waiting(service: Service, job: JobRecord) -> tuple[Estimate |
     diagnosis = await (await service.store()).diagnose_job(job.job_id)
     if diagnosis is None:
         return None, []
-    policy = await service.policy()
-    found = estimate_from(diagnosis, await service.forecast(), policy)
+    found = await estimate_waiting(service, diagnosis)
+    return found, why(diagnosis, await service.policy())
+
+
+async def estimate_waiting(service: Service, diagnosis: JobDiagnostics) -> Estimate | None:
+    """Return when a waiting job will start, and remember it for the accuracy of estimates. None if it has started."""
+    job, forecast = diagnosis.job, await service.forecast()
+    if job.held:
+        return await estimate_held(await service.store(), forecast, diagnosis)
+    found = estimate_from(diagnosis, forecast, await service.policy())
     if found is not None:
         service.scores.record(job.job_id, job.lane, found, diagnosis.queue.now_at)
-    return found, why(diagnosis, policy)
+    return found

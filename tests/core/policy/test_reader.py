@@ -29,6 +29,7 @@ from headway.core.policy.writer import policy_data
 
 SPELLED_OUT = """
 promotion = "share"
+release = "front"
 reserve = {lanes = ["high"], slots = 1, scope = "worker"}
 max_depth = 0
 crash_limit = 3
@@ -209,7 +210,7 @@ def test_limits_and_task_rules() -> None:
     "text, problem",
     [
         pytest.param("promotoin='share'", "promotoin: unknown key; did you mean 'promotion'?", id="key"),
-        pytest.param("qqq=1", "qqq: unknown key (known are promotion, lanes, ", id="key like none"),
+        pytest.param("qqq=1", "qqq: unknown key (known are promotion, release, lanes, ", id="key like none"),
         pytest.param("[keep]\nfailde=1", "keep.failde: unknown key; did you mean 'failed'?", id="inner key"),
         pytest.param("promotion='age'", "promotion: expected share or absolute, found 'age'", id="promotion"),
         pytest.param("promotion=1", "promotion: expected share or absolute, found 1", id="no text"),

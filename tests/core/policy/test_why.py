@@ -18,6 +18,7 @@ from headway.core.policy.ladder import RunningJobs
 from headway.core.policy.why import CODES, Reason, class_reasons, length, why
 from headway.core.snapshot import ClassView, Snapshot
 from headway.core.worker import WorkerInfo, WorkerState
+from headway.core.workflow import EdgeRule, SourceStatus, Upstream
 
 NOW_AT = 1_000_000_000
 EXPORT = "reports.export"
@@ -44,6 +45,7 @@ class Scene:
     fair: bool = False
     ahead: int = 0
     ahead_own: int = 0
+    upstreams: tuple[Upstream, ...] = ()
     policy: Policy = BUILT_IN
 
     def diagnose(self) -> QueueDiagnostics:
@@ -53,7 +55,9 @@ class Scene:
         )
 
     def diagnose_job(self) -> JobDiagnostics:
-        return JobDiagnostics(self.job(), self.diagnose(), self.fair, self.ahead, self.ahead_own, self.limits)
+        return JobDiagnostics(
+            self.job(), self.diagnose(), self.fair, self.ahead, self.ahead_own, self.limits, self.upstreams
+        )
 
     def job(self) -> JobRecord:
         return JobRecord(
@@ -377,6 +381,48 @@ BESIDE = {
 }  # fmt: skip
 
 
+def upstream(source: str, status: SourceStatus = SourceStatus.LIVE, **more: Any) -> Upstream:
+    return Upstream(source, EdgeRule.CANCEL, False, status, **more)
+
+
+HELD = {
+    "a job": (
+        (upstream("a", state=State.EXECUTING),),
+        "waits for job a, which is executing",
+        {"sources": ["a"], "left": 1, "of": 1},
+    ),
+    "a batch": (
+        (upstream("batch-1", name="import-7", live=3, total=10_000),),
+        "waits for 3 of 10,000 jobs of import-7",
+        {"sources": ["batch-1"], "left": 1, "of": 1, "live": 3, "total": 10_000, "name": "import-7"},
+    ),
+    "an open batch": (
+        (upstream("batch-1", name="import-7"),),
+        "waits for the end of import-7",
+        {"sources": ["batch-1"], "left": 1, "of": 1, "live": 0, "total": 0, "name": "import-7"},
+    ),
+    "several": (
+        (upstream("a")._replace(satisfied=True), upstream("b"), upstream("c")),
+        "waits for 2 of 3 sources, first b",
+        {"sources": ["b", "c"], "left": 2, "of": 3},
+    ),
+    "a job that failed": (
+        (upstream("a", SourceStatus.FAILED, state=State.DEAD_LETTER),),
+        "waits until job a is retried and completes; it ended as dead_letter",
+        {"sources": ["a"], "left": 1, "of": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_a_held_job_names_what_it_waits_for_and_nothing_that_counts_later(name: str) -> None:
+    upstreams, text, facts = HELD[name]
+    scene = full_beside(a_view("medium", 3), ahead=2)
+    diagnosis = replace(scene, upstreams=upstreams).diagnose_job()
+    held = diagnosis._replace(job=replace(diagnosis.job, held=True))
+    assert why(held, BUILT_IN) == [Reason("depends", text, facts)]
+
+
 @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in ALONE.items()])
 def test_a_reason_is_told_with_its_numbers(case: Case) -> None:
     # R1.47
@@ -392,7 +438,7 @@ def test_who_goes_first_is_told_while_there_is_no_slot(case: Case) -> None:
 
 def test_every_code_is_tried_here_but_for_stopping() -> None:
     tried = {case.reason.code for case in (*ALONE.values(), *BESIDE.values())}
-    assert tried == set(CODES) - {"stopping"}
+    assert tried | {"depends"} == set(CODES) - {"stopping"}
 
 
 def test_reasons_of_which_there_are_none_say_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -96,16 +97,31 @@ async def recount(store: Store) -> Counter[State]:
     stats, snapshot = await store.stats(), await store.snapshot()
     lanes = stats.lanes.values()
     delayed = sum(1 for job in jobs if job.state is State.QUEUED and job.due_at is not None)
+    held = sum(job.held for job in jobs)
+    waiting = by_state[State.QUEUED] - delayed - held
     assert sum(lane.delayed for lane in lanes) == delayed
-    assert sum(lane.waiting for lane in lanes) == by_state[State.QUEUED] - delayed
-    assert sum(view.waiting for view in snapshot.classes) <= by_state[State.QUEUED] - delayed  # Limits hold some back.
+    assert sum(lane.held for lane in lanes) == held
+    assert sum(lane.waiting for lane in lanes) == waiting
+    assert sum(view.waiting for view in snapshot.classes) <= waiting  # Limits hold some back.
     assert sum(lane.executing for lane in lanes) == by_state[State.EXECUTING]
-    held = [lease for worker in stats.workers for lease in await store.leases(worker_id=worker.worker_id)]
-    assert {lease.job_id for lease in held} == {job.job_id for job in jobs if job.state is State.EXECUTING}
-    assert len(held) == by_state[State.EXECUTING]
+    leases = [lease for worker in stats.workers for lease in await store.leases(worker_id=worker.worker_id)]
+    assert {lease.job_id for lease in leases} == {job.job_id for job in jobs if job.state is State.EXECUTING}
+    assert len(leases) == by_state[State.EXECUTING]
     for state in (State.FAILED, State.CANCELLED, State.DEAD_LETTER):
         assert stats.kept.get(state.value, 0) == by_state[state]
     return by_state
+
+
+READS = {b"+hash": "HGETALL", b"+string": "GET", b"+set": "SMEMBERS", b"+list": "LRANGE 0 -1", b"+zset": "ZRANGE 0 -1"}
+
+
+def everything(server: Valkey) -> bytes:
+    """Read all that a server holds, but for what streams hold."""
+    found = b""
+    for key in re.findall(rb"\$\d+\r\n(.*?)\r\n", server.ask("KEYS", "*")):
+        command, *more = READS[server.ask("TYPE", key.decode()).strip()].split()
+        found += key + b"\n" + server.ask(command, key.decode(), *more)
+    return found
 
 
 async def drain(store: Store, worker_id: str = "drain") -> list[JobId]:

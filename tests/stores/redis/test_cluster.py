@@ -13,10 +13,12 @@ from headway.core.job import ClassKey, State
 from headway.core.policy.document import LimitRule
 from headway.core.policy.enforced import EnforcedRules
 from headway.core.policy.retry import Raised
+from headway.core.workflow import SETTLED_MAX, Step
 from headway.stores.base import RULES, Store
 from headway.stores.redis.store import RedisStore
 from headway.stores.rule_codec import rules_body
-from tests.conformance.builders import BOOM, a_job, beat, claim, end, ended_job, register, submit, submit_one
+from tests.conformance.builders import BOOM, a_job, beat, claim, claim_one, end, ended_job, register, submit, submit_one
+from tests.conformance.workflows import submit_batch, submit_node
 from tests.servers import HOST, Valkey, ValkeyCluster
 from tests.stores.redis.conftest import OpenStore, drain, more, recount, submitting, until
 
@@ -88,6 +90,12 @@ async def use_everything(store: Store) -> None:
     await store.cancel([leases[-1].job_id])
     await beat(store, worker, held=leases)
     await store.record_wait_reasons({ClassKey("medium"): "limit"})
+    batch_id, _ = await submit_batch(store, SETTLED_MAX + 1, key="b")
+    await submit_batch(store, 1, parent=batch_id)
+    running = await claim_one(store)
+    await submit_node(store, batch_id, running.job_id)
+    assert await store.record_step(Step(running.job_id, running.seq, running.token, "fetch", b"1"))
+    await store.cancel_batch(batch_id)
 
 
 async def test_a_node_that_does_not_hold_the_namespace_leads_to_the_one_that_does(
@@ -103,7 +111,7 @@ async def test_all_keys_of_a_namespace_share_one_slot(store: RedisStore, place: 
     await use_everything(store)
     keys = words(place.holder.ask("KEYS", "*"))
     ours = [key for key in keys if place.prefix in key]
-    assert len(ours) > 25
+    assert len(ours) > 40
     assert {place.cluster.slot_of(key) for key in ours} == {place.slot}
     strangers = [node for node in place.cluster.nodes if node is not place.holder]
     assert not [key for node in strangers for key in words(node.ask("KEYS", f"*{place.prefix}*"))]

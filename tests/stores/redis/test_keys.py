@@ -12,7 +12,7 @@ from headway.stores.base import Exchange, JobQuery, Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import BOOM, a_job, claim, end, register, submit
 from tests.servers import Valkey
-from tests.stores.redis.conftest import OpenStore
+from tests.stores.redis.conftest import OpenStore, everything
 
 NAMES = [
     "{}", "{x}:{y}", "a:b", "*", "?", "[a-z]", "h[^x]llo", "\\", "'", '"', "]]", "--", "\r\n", "$", "%s", "#!lua",
@@ -40,18 +40,6 @@ async def use(store: Store, name: str) -> None:
     assert {job.task for job in await store.find(JobQuery(task=name))} == {name}
     await store.stats()
     await store.snapshot()
-
-
-READS = {b"+hash": "HGETALL", b"+string": "GET", b"+set": "SMEMBERS", b"+list": "LRANGE 0 -1", b"+zset": "ZRANGE 0 -1"}
-
-
-def everything(server: Valkey) -> bytes:
-    """Read all that a server holds, but for what streams hold."""
-    found = b""
-    for key in re.findall(rb"\$\d+\r\n(.*?)\r\n", server.ask("KEYS", "*")):
-        command, *more = READS[server.ask("TYPE", key.decode()).strip()].split()
-        found += key + b"\n" + server.ask(command, key.decode(), *more)
-    return found
 
 
 async def test_when_a_job_is_forgotten_nothing_of_it_is_left(server: Valkey, open_url: OpenStore) -> None:

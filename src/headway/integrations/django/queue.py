@@ -15,12 +15,13 @@ from django.db import OperationalError, connections, transaction
 from headway.client.app import Headway
 from headway.client.client import Client
 from headway.client.job import Job
-from headway.client.submit import Submitter
+from headway.client.submit import AfterCommit, Submitter
 from headway.client.task import Call, Task
 from headway.core.diagnostics import QueueDiagnostics
 from headway.core.errors import JobNotFound, NotAStore, StoreError
 from headway.core.job import JobId, State, SubmitReply
 from headway.core.policy.why import unknown_tasks
+from headway.core.workflow import BatchId, Graph, GraphReply
 from headway.integrations.django.address import WORKS, borrowing_store, store_address
 from headway.integrations.django.conf import Options, database, read_options
 from headway.integrations.django.connections import keep_connections_fresh
@@ -60,7 +61,7 @@ class Queue(Headway):
         super().__init__(**worker_settings(options))
         self.client = Client(self._make_callers_store, lambda: self.settings.history)
         self.portal = ProjectPortal(goes_by_callers_connection, lend_connection, lambda: self.client.close(), in_tests)
-        self.submitter = Submitter(self, after_commit)
+        self.submitter: Submitter = TransactionSubmitter(self, after_commit)
 
     def configure(self, **settings: Any) -> None:
         """Override settings of the project, as a worker's parent does."""
@@ -101,7 +102,8 @@ class Queue(Headway):
 
     async def aenqueue(self, call: Call[R]) -> Job[R]:
         """Submit from a coroutine, in the thread where Django keeps the connection of the request."""
-        return await sync_to_async(self.enqueue, thread_sensitive=True)(call)
+        enqueue: Callable[[Call[R]], Job[R]] = self.enqueue
+        return await sync_to_async(enqueue, thread_sensitive=True)(call)
 
     def _submit_in_transaction(self, call: Call[Any]) -> SubmitReply | None:
         """Submit a call on Django's connection. A transient job goes to its own store after the commit."""
@@ -120,6 +122,9 @@ class Queue(Headway):
             )
             return None
         connection.validate_no_broken_transaction()
+        if call.links:
+            (job,) = self.submit_graph([call])
+            return SubmitReply(job.id, job.deduplicated)
         if is_sqlite():
             try:
                 (answer,) = self.submitter.submit_by([call], lambda jobs: run_now(self._joined_store().submit(jobs)))
@@ -129,6 +134,25 @@ class Queue(Headway):
         with connection.wrap_database_errors:
             (answer,) = self._in_use(lambda: self.submitter.submit_blocking([call], connection.connection))
         return answer
+
+    def submit_graph(self, calls: Sequence[Call[Any]], batch_id: BatchId | None = None) -> list[Job[Any]]:
+        """Submit calls and the calls that they wait for in the current transaction of Django's connection."""
+        connection = connections[database()]
+        connection.ensure_connection()
+        connection.validate_no_broken_transaction()
+        if is_sqlite():
+            try:
+                return self.submitter.submit_graph_by(
+                    calls, lambda graph: run_now(self._joined_store().submit_graph(graph)), batch_id=batch_id
+                )
+            except StoreError as problem:
+                raise OperationalError(str(problem)) from problem
+
+        def store_graph(graph: Graph) -> GraphReply:
+            return self.portal.run(self.client.prepare_graph(graph)).run(connection.connection)
+
+        with connection.wrap_database_errors:
+            return self._in_use(lambda: self.submitter.submit_graph_by(calls, store_graph, batch_id=batch_id))
 
     async def asubmit(self, call: Call[Any]) -> str | None:
         """Submit from a coroutine, in the thread where Django keeps the connection of the request."""
@@ -198,6 +222,24 @@ class Queue(Headway):
         finally:
             if in_tests():
                 self.portal.run(self.client.close())
+
+
+class TransactionSubmitter(Submitter):
+    """Submits graphs in the current transaction of Django's connection."""
+
+    def __init__(self, app: Queue, after_commit: AfterCommit) -> None:
+        super().__init__(app, after_commit)
+        self._queue = app
+
+    def submit_graph_blocking(
+        self, calls: Sequence[Call[Any]], connection: object | None = None, *, batch_id: BatchId | None = None
+    ) -> list[Job[Any]]:
+        return self._queue.submit_graph(calls, batch_id)
+
+    async def submit_graph(
+        self, calls: Sequence[Call[Any]], connection: object | None = None, *, batch_id: BatchId | None = None
+    ) -> list[Job[Any]]:
+        return await sync_to_async(self._queue.submit_graph, thread_sensitive=True)(calls, batch_id)
 
 
 def in_tests() -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 from headway.client.app import Headway
 from headway.client.job import Job
 from headway.client.options import Unique
-from headway.client.task import Task
+from headway.client.task import Call, Task
 from headway.core.errors import ConfigError
 from headway.integrations.django.queue import Queue, queue
 
@@ -45,6 +45,10 @@ class IoTask(Generic[P, R]):
         """Submit a job from a coroutine, such as an async view."""
         return await self.app.aenqueue(self.task.call(*args, **kwargs))
 
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """Return a call for a chain or a batch. ``call.enqueue()`` submits it in the current transaction."""
+        return self.task.call(*args, **kwargs)
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> str | None:
         """Submit a job as ``enqueue`` does. Return its id, or None for a transient job."""
         return self.app.submit(self.task.call(*args, **kwargs))
@@ -60,7 +64,7 @@ class IoTask(Generic[P, R]):
         return self.task(*args, **kwargs)
 
     def using(self, **options: Any) -> IoTask[P, R]:
-        """Return the same task with options for its calls: ``delay``, ``run_after``, ``priority`` …"""
+        """Return the same task with options for its calls: ``delay``, ``run_after``, ``priority``, ``after`` …"""
         if "connection" in options:
             raise ConfigError(f"task {self.name}: leave out connection=; Django's own connection is always used")
         return IoTask(self.task.using(**options))

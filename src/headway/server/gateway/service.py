@@ -18,11 +18,13 @@ from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from headway.core.errors import TooMany, WorkerUnknown
-from headway.core.job import JobId
+from headway.core.job import PAYLOAD_VERSION, JobId
+from headway.core.lease import Lease
 from headway.core.policy.document import LimitRule
 from headway.core.policy.retry import Released, Unknown
 from headway.core.policy.writer import policy_data
 from headway.core.worker import WorkerState
+from headway.core.workflow import Step
 from headway.dispatch.job_source import StoreJobSource
 from headway.estimates.costs import TaskCosts
 from headway.maintenance.recovery import end_worker
@@ -31,7 +33,7 @@ from headway.observability.job_output import KEPT_MAX, Chunk, write_output
 from headway.policy_store.catalogue import CronDocument, TaskEntry, read_tasks
 from headway.policy_store.current import CurrentPolicy
 from headway.protocol import worker as messages
-from headway.protocol.conversion import result_of, token_of
+from headway.protocol.conversion import result_of, step_value, token_of
 from headway.security.audit import OPEN
 from headway.security.tokens import covers
 from headway.server.gateway.endings import cut_text
@@ -251,15 +253,40 @@ class WorkerGateway:
 
         Raises ``WorkerUnknown``.
         """
+        lease = await self._held(worker_id, update, token_id)
+        if lease is None:
+            return False
+        chunks = [Chunk(one.at, one.stream, one.offset, cut_text(one.text, KEPT_MAX)) for one in update.chunks]
+        return await write_output(self.store, lease.job_id, lease.epoch, chunks)
+
+    async def steps(
+        self, worker_id: str, wanted: messages.StepsRequest, *, token_id: str | None = None
+    ) -> dict[str, bytes] | None:
+        """Read the steps of a job, or None if the worker does not hold the job. Raises ``WorkerUnknown``."""
+        lease = await self._held(worker_id, wanted, token_id)
+        return None if lease is None else await self.store.steps(lease.job_id)
+
+    async def record_step(self, worker_id: str, update: messages.StepUpdate, *, token_id: str | None = None) -> bool:
+        """Keep a step of a job. Return False if the worker does not hold the job. Raises ``StepError``."""
+        lease = await self._held(worker_id, update, token_id)
+        if lease is None:
+            return False
+        value = step_value(update.value, PAYLOAD_VERSION)
+        return await self.store.record_step(Step(lease.job_id, lease.seq, lease.token, update.key, value))
+
+    async def _held(
+        self,
+        worker_id: str,
+        update: messages.OutputUpdate | messages.StepsRequest | messages.StepUpdate,
+        token_id: str | None,
+    ) -> Lease | None:
+        """Return the lease that a message is about, or None if the worker does not hold it."""
         session = await self._session(worker_id, token_id)
         job_id = JobId(update.task_id)
         if job_id not in session.leases:
             await session.read_leases()
         lease = session.leases.get(job_id)
-        if lease is None or token_of(update.fence) not in (None, lease.token):
-            return False
-        chunks = [Chunk(one.at, one.stream, one.offset, cut_text(one.text, KEPT_MAX)) for one in update.chunks]
-        return await write_output(self.store, job_id, lease.epoch, chunks)
+        return None if lease is None or token_of(update.fence) not in (None, lease.token) else lease
 
     async def beat(
         self, worker_id: str, heartbeat: messages.WorkerHeartbeat, *, token_id: str | None = None

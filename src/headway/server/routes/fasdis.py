@@ -109,9 +109,9 @@ async def _schedule(request: Request, wanted: Schedule, priority: Lane | None) -
         idempotency_key=wanted.idempotency_key,
         trace_id=await service.instances.new_trace(),
     )
-    call = await make_call(service, caller_of(request), new, key=None, trace=None)
-    (kept,) = await submit(service, [call])
-    job = await service.client.get(call.new.job_id if not kept.deduplicated else kept.task_id)  # type: ignore[arg-type]
+    made = await make_call(service, caller_of(request), new, key=None, trace=None, refers=False)
+    (kept,) = await submit(service, made)
+    job = await service.client.get(made.calls[0].new.job_id if not kept.deduplicated else kept.task_id)  # type: ignore[arg-type]
     return reply(
         {
             "task_id": kept.task_id,

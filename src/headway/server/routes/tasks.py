@@ -14,6 +14,7 @@ from headway.core.timestamps import write_moment
 from headway.observability.job_output import OUTPUT, JobOutput, read_output
 from headway.security.audited_store import audited
 from headway.server.auth import Scope, tenant_for
+from headway.server.graph_request import may_refer
 from headway.server.pages import PAGE, PAGE_MAX, named_tasks, read_cursor, task_page
 from headway.server.problems import Problem
 from headway.server.replies import reply
@@ -56,12 +57,13 @@ async def submit_task(request: Request, new: rest.NewTask) -> Response:
     service = service_of(request)
     given = request.headers
     key, trace = read_header(given, "idempotency-key"), read_header(given, "traceparent")
-    call = await make_call(service, caller_of(request), new, key=key, trace=trace)
-    (kept,) = await submit(service, [call])
+    refers = may_refer(await request.body())
+    wanted = await make_call(service, caller_of(request), new, key=key, trace=trace, refers=refers)
+    (kept,) = await submit(service, wanted)
     headers = {"Location": f"{request.scope.get('root_path', '')}/api/v1/tasks/{kept.task_id}"}
-    if kept.deduplicated and call.new.idempotency_key is not None:
+    if kept.deduplicated and wanted.calls[0].new.idempotency_key is not None:
         headers["Idempotent-Replayed"] = "true"
-    return reply(_submitted(kept), 200 if kept.deduplicated else 201, headers)
+    return reply(submitted_values(kept), 200 if kept.deduplicated else 201, headers)
 
 
 @routes.post(
@@ -76,10 +78,15 @@ async def submit_task(request: Request, new: rest.NewTask) -> Response:
 async def submit_tasks(
     request: Request, requests: Annotated[list[rest.NewTask], Body(min_length=1, max_length=rest.BULK_MAX)]
 ) -> Response:
-    """Submit all of the tasks in one step, or none. A problem names the `index` of the task that has it."""
+    """Submit all of the tasks in one step, or none. A problem names the `index` of the task that has it.
+
+    Tasks may wait for each other: `after` and `$out` then name a task by its `index`. Tasks that do, and name no
+    `batch_id`, become members of a batch of their own.
+    """
     service = service_of(request)
-    calls = await make_calls(service, caller_of(request), requests)
-    return reply({"tasks": [_submitted(kept) for kept in await submit(service, calls)]}, 201)
+    refers = may_refer(await request.body())
+    wanted = await make_calls(service, caller_of(request), requests, refers=refers)
+    return reply({"tasks": [submitted_values(kept) for kept in await submit(service, wanted)]}, 201)
 
 
 @routes.get("/tasks", Scope.READ, rest.TaskPage, "List tasks, newest first", problems=("tenant_mismatch",))
@@ -134,8 +141,10 @@ async def get_task(request: Request, task_id: TaskId) -> Response:
     service = service_of(request)
     job = await find(service, caller_of(request), task_id)
     estimate, reasons = await describe_waiting(service, job)
+    (upstreams,) = await (await service.store()).upstreams([job.job_id])
     values = task_values(job, await service.policy())
     values |= {
+        "after": [upstream.source for upstream in upstreams],
         "queue_position": None if estimate is None else estimate.position,
         "estimate": estimate_values(estimate),
         "why": reason_values(reasons),
@@ -258,7 +267,8 @@ def read_header(headers: Headers, name: str) -> str | None:
     return value
 
 
-def _submitted(kept: SubmitResult) -> dict[str, Any]:
+def submitted_values(kept: SubmitResult) -> dict[str, Any]:
+    """Return a stored task with its place."""
     return {
         "task_id": kept.task_id,
         "status": kept.state.value,

@@ -20,6 +20,7 @@ from headway.core.log_event import LogEvent
 from headway.core.policy.writer import policy_data
 from headway.core.worker import WorkerState
 from headway.observability.job_output import KEPT_MAX
+from headway.protocol.conversion import step_json
 from headway.protocol.worker import (
     DrainReply,
     DrainRequest,
@@ -33,6 +34,10 @@ from headway.protocol.worker import (
     ResultReply,
     ResultReport,
     ResultReports,
+    StepReply,
+    StepsRequest,
+    StepUpdate,
+    TaskSteps,
     UnpublishedTask,
     WorkerHeartbeat,
     WorkerHeartbeatReply,
@@ -114,17 +119,17 @@ async def poll(request: Request, worker_id: WorkerId) -> Response:
         raise Problem("invalid", f"capabilities: {unknown[0]!r} was not registered")
     async with _until_gone(request, service, waits=body.wait_seconds > 0) as gone:
         polled = await gateway.poll(worker_id, body, token_id=token_id, gone=gone)
-    tasks, unreadable = await hand_out(polled.leases, service.addresses)
-    if unreadable:
-        await gateway.finish(worker_id, unreadable, token_id=token_id)
+    handed = await hand_out(gateway.store, polled.leases, service.addresses)
+    if handed.refused:
+        await gateway.finish(worker_id, handed.refused, token_id=token_id)
     return reply(
         PollReply(
-            tasks=tasks,
+            tasks=handed.tasks,
             cancel=polled.cancel,
             lost=polled.lost,
             budgets=polled.budgets,
             refused=[RefusedResult(one.task_id, one.code) for one in polled.settled if one.code is not None],
-            more=polled.more,
+            more=polled.more or handed.more,
             next_due_seconds=polled.next_due,
             state=polled.state,
             policy_version=gateway.in_force.version,
@@ -165,6 +170,39 @@ async def output(request: Request, worker_id: WorkerId) -> Response:
         raise Problem("invalid", f"chunks: at most {KEPT_MAX:,} characters in all, the latest ones")
     gateway, token_id = await service_of(request).gateway(), caller_of(request).token_id
     return reply(OutputReply(await gateway.output(worker_id, update, token_id=token_id)))
+
+
+@routes.post(
+    "/{worker_id}/steps",
+    Scope.WORKER,
+    TaskSteps,
+    "Read the steps of a running task",
+    problems=("lease_lost",),
+    body=(StepsRequest,),
+)
+async def steps(request: Request, worker_id: WorkerId) -> Response:
+    """Return what earlier attempts of a task have kept, so that this one can skip it."""
+    wanted = await read_message(request, StepsRequest)
+    gateway, token_id = await service_of(request).gateway(), caller_of(request).token_id
+    found = await gateway.steps(worker_id, wanted, token_id=token_id)
+    if found is None:
+        raise Problem("lease_lost", f"this worker has no lease of task {wanted.task_id}")
+    return reply(TaskSteps({key: step_json(value) for key, value in found.items()}))
+
+
+@routes.post(
+    "/{worker_id}/step",
+    Scope.WORKER,
+    StepReply,
+    "Keep a step of a running task",
+    problems=("step", "store_full"),
+    body=(StepUpdate,),
+)
+async def step(request: Request, worker_id: WorkerId) -> Response:
+    """Keep a value under a name. A stale attempt, whose lease has ended, keeps nothing."""
+    update = await read_message(request, StepUpdate)
+    gateway, token_id = await service_of(request).gateway(), caller_of(request).token_id
+    return reply(StepReply(await gateway.record_step(worker_id, update, token_id=token_id)))
 
 
 @routes.post(

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
+from headway.core.workflow import EDGES_MAX
+
 BULK_MAX = 1_000
 TEXT_MAX = 255
 SECONDS_MAX = 10 * 365 * 86_400
@@ -17,6 +19,8 @@ NO_CONTROLS = r"^[^\x00-\x1f\x7f-\x9f]*$"  # Names are printed on terminals and 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=TEXT_MAX, pattern=NO_CONTROLS)]
 Capability = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_CONTROLS)]
 Seconds = Annotated[float, Field(gt=0, le=SECONDS_MAX, allow_inf_nan=False)]
+OnFailure = Literal["cancel", "run", "hold"]
+SourceId = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+$")]
 
 
 NEW_TASK: dict[str, Any] = {
@@ -33,6 +37,12 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+class TaskIndex(Body):
+    """Another task of the same request."""
+
+    index: Annotated[int, Field(ge=0, lt=BULK_MAX)] = Field(description="Its place in the request, from 0.")
+
+
 class NewTask(Body):
     """A task to run."""
 
@@ -40,7 +50,9 @@ class NewTask(Body):
 
     task_type: Name = Field(description="The task's name. One that no worker has registered waits for such a worker.")
     parameters: dict[str, Any] = Field(
-        default_factory=dict, description="Its arguments by name, checked against the catalogue."
+        default_factory=dict,
+        description="Its arguments by name, checked against the catalogue. An object that has only the member `$out` "
+        'stands for a result that does not exist yet: `{"$out": "TASK_ID"}`, or `{"$out": {"index": 0}}` in a bulk.',
     )
     priority: Name | None = Field(
         default=None, description="high, medium, low, or a lane of the policy; else the task's own, else medium."
@@ -67,6 +79,14 @@ class NewTask(Body):
     trace_id: Name | None = Field(
         default=None, description="A trace id, or a W3C traceparent. Or the header traceparent."
     )
+    after: Annotated[list[SourceId | TaskIndex], Field(max_length=EDGES_MAX)] | None = Field(
+        default=None, description="Tasks and batches that it waits for: ids, or in a bulk also `{index}`."
+    )
+    on_failure: OnFailure | None = Field(
+        default=None,
+        description="What it does if one of them does not complete: cancel it (default), run it, or hold it.",
+    )
+    batch_id: SourceId | None = Field(default=None, description="The batch that it becomes a member of.")
 
 
 class EstimateReply(BaseModel):
@@ -195,6 +215,11 @@ class TaskReply(BaseModel):
     crashes: int = Field(description="The attempts that ended with their worker.")
     epoch: int = Field(description="How often it was leased. Results of an earlier epoch are refused.")
     eligible_at: datetime | None = Field(description="When it last began to wait for a slot.")
+    held: bool = Field(description="It is queued and waits for other tasks; `why` names them.")
+    batch_id: str | None = Field(description="The batch that counts it.")
+    after: list[str] | None = Field(
+        None, description="The tasks and batches that it waits or waited for. Not in lists."
+    )
     queue_position: int | None = None
     estimate: EstimateReply | None = None
     why: list[ReasonItem] | None = None
@@ -241,6 +266,113 @@ class TaskStates(BaseModel):
     """Where the tasks stand now, in the order given."""
 
     tasks: list[FoundState]
+
+
+BatchState = Literal["open", "running", "completed", "failed", "cancelled"]
+
+
+class NewBatchBody(Body):
+    """A batch to create."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "import-7", "key": "import-7"}]})
+
+    name: Name = "batch"
+    key: Name | None = Field(default=None, description="A second create with this key gives the same batch.")
+    tenant: Name | None = Field(default=None, description="The tenant of its tasks; a token's own goes first.")
+    parent_id: SourceId | None = Field(default=None, description="A batch that counts this one as a member.")
+
+
+class BatchCounts(BaseModel):
+    """The members of a batch, by what they do now."""
+
+    total: int
+    held: int = Field(description="They wait for other tasks.")
+    waiting: int
+    running: int
+    completed: int
+    failed: int = Field(description="Failed, or dead letters.")
+    cancelled: int
+
+
+class BatchReply(BaseModel):
+    """A batch in numbers."""
+
+    batch_id: str = Field(examples=["batch-01999e2f-9d1c-7cc0-8a1e-5f1d6c3b2a10"])
+    name: str
+    key: str | None
+    tenant: str | None
+    status: BatchState = Field(description="`open`: it has not been closed, so it does not end yet.")
+    counts: BatchCounts
+    round: int = Field(description="From 1. Retrying a member after the batch has ended begins the next round.")
+    created_at: datetime
+    finished_at: datetime | None
+    ends_in_seconds: float | None = Field(description="Expected, by the pace so far; null if that is unknown.")
+
+
+class BatchPage(BaseModel):
+    """A page of batches, newest first."""
+
+    items: list[BatchReply]
+    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null at the end.")
+
+
+class BatchRetry(Body):
+    """Which members of a batch to queue again."""
+
+    mode: Literal["failed", "failed_and_after", "all"] = Field(
+        default="failed_and_after",
+        description="Those that failed, alone; also the tasks that were cancelled because of them; or every member "
+        "that did not complete.",
+    )
+
+
+class BatchRetried(BaseModel):
+    """What was queued again."""
+
+    batch_id: str
+    retried: int
+
+
+class MemberResult(BaseModel):
+    """How a member of a batch ended."""
+
+    task_id: str
+    status: Status
+    result: Any
+    result_error: str | None
+    error: ErrorItem | None
+    reason: str | None
+
+
+class MemberResults(BaseModel):
+    """A page of members that have ended, in the order of adding; it ends at 4 MiB."""
+
+    items: list[MemberResult]
+    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null at the end.")
+
+
+class GraphTask(BaseModel):
+    """A member of a batch."""
+
+    task_id: str
+    task_type: str
+    status: Status
+
+
+class GraphEdge(BaseModel):
+    """A member that waits or waited for a source: a task or a batch, which may be outside of the batch."""
+
+    source: str
+    target: str
+    on_failure: Literal["cancel", "run", "hold", "on_failure", "on_done"]
+
+
+class BatchGraph(BaseModel):
+    """The first members of a batch and what they wait for."""
+
+    nodes: list[GraphTask]
+    edges: list[GraphEdge]
+    more: bool = Field(description="The batch has more members than are shown.")
 
 
 class OutputPiece(BaseModel):
@@ -296,6 +428,7 @@ class LaneCounts(BaseModel):
 
     waiting: int = Field(description="They wait for a slot.")
     delayed: int = Field(description="They wait for a later time.")
+    held: int = Field(description="They wait for other tasks.")
     executing: int
     oldest_at: datetime | None = Field(description="Since when the first of the waiting tasks waits.")
 

@@ -75,7 +75,8 @@ def submit_graph(state: MemoryState, graph: Graph) -> GraphReply:
             state.count("held")
             _settle_dependant(state, record)
     settle_edges(state)
-    return GraphReply(replies, batch_id, create is not None)
+    created = graph.create is not None and batch_id == graph.create.batch_id  # By this verb, or when it was repeated.
+    return GraphReply(replies, batch_id, created)
 
 
 def _batch_of(state: MemoryState, graph: Graph) -> tuple[BatchId | None, NewBatch | None]:

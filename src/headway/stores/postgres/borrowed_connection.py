@@ -46,7 +46,8 @@ class _PsycopgConnection:
                 cursor.execute(statement.encode(), [_as_list(value) for value in values])
                 return cursor.fetchall() if cursor.description else []
         except psycopg.Error as problem:
-            raise pg.PostgresError.new({"C": problem.sqlstate or "XX000", "M": str(problem)}) from problem
+            message = problem.diag.message_primary or str(problem)
+            raise pg.PostgresError.new({"C": problem.sqlstate or "XX000", "M": message}) from problem
 
     async def fetchrow(self, statement: str, *values: Any) -> NamedRow | None:
         found = await self.fetch(statement, *values)

@@ -68,7 +68,7 @@ _UNWRITABLE = (
 # Whatever may end a listener.
 CUT = (OSError, TimeoutError, EOFError, pg.PostgresError, pg.InterfaceError, pg.InternalClientError)
 
-UNKNOWN_TASKS = "HW002"  # The code with which the function claim asks for the limits of tasks.
+BATCH_ENDED = "HW005"  # The code with which the function submit_graph says that a batch has ended meanwhile.
 ServerError: Any = pg.PostgresError
 KnownAlready = pg.UniqueViolationError  # A row with this key is there already.
 

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-import msgspec
-
-from headway.core.errors import HeadwayError
 from headway.core.job import JobId, State
 from headway.core.lease import Lease, Report, ReportStatus
 from headway.core.policy.ladder import budget_of
 from headway.core.snapshot import Plan, Take
 from headway.stores.base import SKIPPED_MAX, WAITING_COUNTED, Exchange, ExchangeReply
-from headway.stores.postgres.connections import UNKNOWN_TASKS, ServerError
+from headway.stores.postgres.connections import ServerError
+from headway.stores.postgres.demands import demand_of
 from headway.stores.postgres.rows import read_more, read_snapshot, rows
 from headway.stores.postgres.runner import PostgresCache, PostgresRunner, Row
 from headway.stores.sql.transaction import ALL, LOWEST
@@ -48,14 +46,6 @@ class FullScanSchedule:
             self._last, self._cost = time.monotonic(), looked_us / 1_000_000
 
 
-class UnknownTasks(HeadwayError):
-    """Jobs wait of tasks for which the function was not given the limits."""
-
-    def __init__(self, tasks: list[str]) -> None:
-        super().__init__(f"{len(tasks)} unknown tasks")
-        self.tasks = tasks
-
-
 class ExchangeOutcome(NamedTuple):
     """The status that the function returned, and the reply if the status is ``ok``."""
 
@@ -80,10 +70,14 @@ async def exchange(
     *,
     alone: bool,
     due_done: bool = False,
+    settles: bool = False,
 ) -> ExchangeOutcome:
-    """Do an exchange in one step. ``due_done``: the caller has made the jobs eligible that have fallen due."""
+    """Do an exchange in one step.
+
+    ``due_done``: the caller has made the jobs eligible that have fallen due. ``settles``: it holds the flow lock.
+    """
     reports = sorted(request.finished, key=_number)
-    row, takes, classes = await _call(db, memory, request, reports, now_at, looks.next(), alone, due_done)
+    row, takes, classes = await _call(db, memory, request, reports, now_at, looks.next(), alone, due_done, settles)
     if row["status"] != "ok":
         return ExchangeOutcome(row["status"])
     looks.note(row["looked_us"])
@@ -112,6 +106,7 @@ async def _call(
     look: int,
     alone: bool,
     due_done: bool,
+    settles: bool,
 ) -> tuple[Row, list[Take], list[int]]:
     """Call the function with the reports. Return its row, the takes passed to it, and their classes."""
     plan = request.plan
@@ -126,6 +121,7 @@ async def _call(
             memory.rules_version,
             alone,
             due_done,
+            settles,
             request.worker_id,
             memory.spots.get(request.worker_id),
             request.claim_id,
@@ -153,9 +149,10 @@ async def _call(
             SKIPPED_MAX,
         )
     except ServerError as problem:
-        if problem.sqlstate != UNKNOWN_TASKS:
+        demand = demand_of(problem)
+        if demand is None:
             raise
-        raise UnknownTasks(msgspec.json.decode(problem.message, type=list[str])) from problem
+        raise demand from problem
     if row["spot"] is not None:
         memory.spots[request.worker_id] = row["spot"]
     return row, takes, classes
@@ -223,8 +220,8 @@ def _leases(row: Row, takes: Sequence[Take], request: Exchange, memory: Postgres
         lane, needs, rung, persist = keys[place]
         if not rows.are_plain(task, payload, tenant, trace):
             task, tenant, trace = rows.read_text(task) or "", rows.read_text(tenant), rows.read_text(trace)
-        epoch, attempts, crashes, length, retry, eligible_at = (
-            (1, 1, 0, asked, None, submitted_at) if more is None else read_more(more)
+        epoch, attempts, crashes, length, retry, eligible_at, batch_id = (
+            (1, 1, 0, asked, None, submitted_at, None) if more is None else read_more(more)
         )
         rule, unreadable = (None, None) if retry is None else rows.try_retry(retry)
         if damaged is not None:
@@ -233,7 +230,8 @@ def _leases(row: Row, takes: Sequence[Take], request: Exchange, memory: Postgres
             Lease(
                 JobId(job_id), seq, claim_id if persist else b"", task, payload, lane, tenant, trace, epoch,
                 attempts, crashes, most, length, asked, rule, now_at, False, needs, worker_id,
-                rung if persist else None, assigned, budgets[assigned], submitted_at, eligible_at, unreadable,
+                rung if persist else None, assigned, budgets[assigned], submitted_at, eligible_at, batch_id,
+                unreadable,
             )
         )  # fmt: skip
     return leases

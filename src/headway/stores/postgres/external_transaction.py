@@ -6,26 +6,31 @@ import re
 import sys
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from headway.core.errors import ConfigError
 from headway.core.job import SubmitReply
+from headway.core.workflow import GraphReply
+from headway.stores.postgres.graph import GraphSubmit
 from headway.stores.postgres.submit import PlainSubmit, SubmitBatch
 
 _KNOWN = "an asyncpg connection, a psycopg Connection or AsyncConnection, or an SQLAlchemy Session or Connection"
 
 
-class _Statement:
+R = TypeVar("R")
+
+
+class _Statement(Generic[R]):
     """A statement that returns one row, for the connection of any driver."""
 
     def __init__(self, statement: str, values: tuple[Any, ...]) -> None:
         self._statement = statement
         self._values = values
 
-    def _read(self, row: Any) -> list[SubmitReply] | None:
+    def _read(self, row: Any) -> R:
         raise NotImplementedError
 
-    def run(self, connection: Any) -> list[SubmitReply] | None:
+    def run(self, connection: Any) -> R:
         """Execute it on a blocking connection. Raises ``ConfigError`` for another object."""
         if _is(connection, "psycopg", "Connection"):
             with connection.cursor(row_factory=sys.modules["psycopg.rows"].dict_row) as cursor:
@@ -37,7 +42,7 @@ class _Statement:
             return self._read(result.mappings().one())
         raise self._unfit(connection, "aenqueue", _waits(connection))
 
-    async def arun(self, connection: Any) -> list[SubmitReply] | None:
+    async def arun(self, connection: Any) -> R:
         """Execute it on an async connection. Raises ``ConfigError`` for another object."""
         if _is(connection, "asyncpg", "Connection") or _is(connection, "asyncpg.pool", "PoolConnectionProxy"):
             return self._read(await connection.fetchrow(self._statement, *self._values))
@@ -69,7 +74,7 @@ class _Statement:
         return ConfigError(f"connection= is a {kind}; known are {_KNOWN}")
 
 
-class ExternalSubmit(_Statement):
+class ExternalSubmit(_Statement[list[SubmitReply] | None]):
     """A prepared submit. The answer None means that the rules have changed; prepare another one."""
 
     def __init__(self, batch: SubmitBatch, statement: str, values: tuple[Any, ...]) -> None:
@@ -80,7 +85,18 @@ class ExternalSubmit(_Statement):
         return None if row["status"] == "stale" else self._batch.answers(row)
 
 
-class PlainExternalSubmit(_Statement):
+class ExternalGraph(_Statement[GraphReply]):
+    """A prepared submit of a graph."""
+
+    def __init__(self, graph: GraphSubmit, statement: str, values: tuple[Any, ...]) -> None:
+        super().__init__(statement, values)
+        self._graph = graph
+
+    def _read(self, row: Any) -> GraphReply:
+        return self._graph.reply(row)
+
+
+class PlainExternalSubmit(_Statement[list[SubmitReply] | None]):
     """The same for one plain job, at a third of the cost. The answer None means that the job is not plain."""
 
     def __init__(

@@ -12,6 +12,8 @@ from headway.stores.postgres.rows import rows
 
 NO_RUNG, ELASTIC_RUNG, SESSION_RUNG = 0, -1, -2
 
+STEPS_KNOWN = 1_000  # Pairs of a task and a tenant, since all of them go with every exchange.
+
 _WILDCARDS = set("*?[")
 
 Column = Sequence[object] | None
@@ -44,6 +46,8 @@ class RuleColumns:
                 [rule.burst for _, rule in limits],
                 [rule.by == TENANT for _, rule in limits],
             ]
+        # By stored names of a task and a tenant: how far apart two of their jobs are. Released jobs need it.
+        self._steps: dict[tuple[str, str], int] = {}
         self._paused: list[Column] = [_texts(rules.paused.tasks), _texts(rules.paused.tenants)]
         self._ladder: list[Column] = [None] * 3
         if rules.rungs:
@@ -62,7 +66,15 @@ class RuleColumns:
             known: Sequence[object] = (None, None, None)
         else:
             known = (list(self._tasks), list(self._tasks.values()), self._default)
-        return (*self._rules, *known, *self._paused, *self._ladder, *self._pool)
+        return (*self._rules, *known, *self._paused, *self._ladder, *self._pool, *self.steps)
+
+    @property
+    def steps(self) -> Sequence[Column]:
+        """How far apart two jobs of a task and a tenant are, where the function has asked for it."""
+        if not self._steps:
+            return (None, None, None)
+        tasks, tenants = zip(*self._steps, strict=True)
+        return (tasks, tenants, list(self._steps.values()))
 
     @property
     def rungs(self) -> Column:
@@ -79,6 +91,14 @@ class RuleColumns:
         """Look up the limits of tasks by the names that the store keeps."""
         for task in tasks:
             self._tasks[task] = self._limits_of(rows.read_text(task) or "")
+
+    def learn_steps(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Look up how far apart two jobs of a task and a tenant are, by the names that the store keeps."""
+        if len(self._steps) >= STEPS_KNOWN:
+            self._steps.clear()
+        for task, tenant in pairs:
+            step_us = self._rule_index.step_us(rows.read_text(task) or "", rows.read_text(tenant) or "")
+            self._steps[task, tenant] = step_us
 
     def _limits_of(self, task: str) -> str:
         return "{" + ",".join(str(self._numbers[name]) for name, _ in self._rule_index.task_limits(task)) + "}"

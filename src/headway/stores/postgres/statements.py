@@ -7,13 +7,14 @@ from functools import lru_cache
 from hashlib import blake2b
 from importlib.resources import files
 
+from headway.core.workflow import HELD_AT, SETTLED_MAX
 from headway.stores.assets import Statement, load_migrations, load_queries
 
 PACKAGE = "headway.stores.postgres"
 MIGRATIONS = load_migrations(PACKAGE)
 
 # Functions carry this number in their names: releases that share a schema each call their own.
-FUNCTIONS_VERSION = 6
+FUNCTIONS_VERSION = 7
 # In the order in which they are made: each calls only those before it.
 FUNCTIONS = (
     "raw_ms",
@@ -36,6 +37,18 @@ FUNCTIONS = (
     "longest_rung",
     "is_list",
     "blocked_for",
+    "verdict",
+    "source_status",
+    "end_queued",
+    "release",
+    "hold_again",
+    "cancel_members",
+    "count_batches",
+    "mark_awaited",
+    "settle",
+    "settle_ended",
+    "wake_any",
+    "submit_graph",
     "finish",
     "claim",
     "exchange",
@@ -81,6 +94,9 @@ def _values(schema: str) -> dict[str, str]:
         "lock": str(lock_number(schema, "lock")),
         "gate": str(lock_number(schema, "gate")),
         "days": str(lock_number(schema, "days")),
+        "flow": str(lock_number(schema, "flow")),
+        "held_at": str(HELD_AT),
+        "settled_max": str(SETTLED_MAX),
     }
 
 

@@ -12,6 +12,7 @@ from headway.core.errors import HeadwayError, StoreUnavailable
 from headway.core.job import NewJob, SubmitReply
 from headway.core.policy.document import Keep
 from headway.core.policy.enforced import RuleIndex
+from headway.core.workflow import Graph, GraphReply, check_graph
 from headway.stores.base import (
     Abilities,
     Clock,
@@ -21,8 +22,19 @@ from headway.stores.base import (
     submit_within,
 )
 from headway.stores.postgres import exchange, migrate
-from headway.stores.postgres.connections import TLS_HINT, Connection, Connections, KnownAlready, connect, naming
-from headway.stores.postgres.external_transaction import ExternalSubmit, PlainExternalSubmit
+from headway.stores.postgres.connections import (
+    BATCH_ENDED,
+    TLS_HINT,
+    Connection,
+    Connections,
+    KnownAlready,
+    ServerError,
+    connect,
+    naming,
+)
+from headway.stores.postgres.demands import NeedsExclusive, SettlesFirst, UnknownValues, demand_of
+from headway.stores.postgres.external_transaction import ExternalGraph, ExternalSubmit, PlainExternalSubmit
+from headway.stores.postgres.graph import GraphSubmit, batch_closed
 from headway.stores.postgres.notifier import WATCHED_MS, PostgresNotifier
 from headway.stores.postgres.runner import PostgresCache, PostgresRunner, Row, read_rules
 from headway.stores.postgres.statements import channel, queries
@@ -30,6 +42,7 @@ from headway.stores.postgres.submit import PlainSubmit, SubmitBatch, as_plain
 from headway.stores.postgres.transaction import PostgresTransaction
 from headway.stores.sql.exchange import apply_reports, make_due_eligible
 from headway.stores.sql.prune import PruneRound
+from headway.stores.sql.settle import settle_moves
 from headway.stores.sql.store import SqlStore, Verb
 from headway.stores.sql.transaction import Transaction
 from headway.stores.texts import check_jobs
@@ -45,10 +58,6 @@ PostgresVerb = Callable[[PostgresTransaction], Coroutine[Any, Any, T]]
 
 PARTITIONS_EVERY = 600.0  # Seconds between looks for tables of days to make or drop.
 THOROUGH_EVERY = 60.0  # Seconds between looks for overdue leases that trust no count; each may walk many dead rows.
-
-
-class _NeedsExclusive(HeadwayError):
-    """This has to be done with no other process in the namespace."""
 
 
 class _NotPlain(HeadwayError):
@@ -173,13 +182,18 @@ class PostgresStore(SqlStore):
         if (plain := self.prepare_submit_blocking(jobs)) is not None:
             return plain
         await self._follow_rules()
-        for key in {job.class_key for job in jobs} - memory.class_ids.keys():  # Others must not wait for the caller.
-            values = (key.lane, key.rung or "", list(key.needs), key.persist)
-            memory.class_ids[key] = await self._first("class_add", memory.namespace_id, *values)
+        await self._add_classes(jobs)
         batch = SubmitBatch(jobs, memory.class_ids, memory.rule_index)
         # Careful, so that a job that is known already does not end the caller's transaction.
         start = (memory.namespace_id, self._now(), memory.rules_version, True, True)
         return ExternalSubmit(batch, queries(self._schema)["submit"], (*start, *batch.columns))
+
+    async def _add_classes(self, jobs: Sequence[NewJob]) -> None:
+        """Make the classes of jobs known. In a caller's transaction, others would wait for the caller."""
+        memory = self._memory
+        for key in {job.class_key for job in jobs} - memory.class_ids.keys():
+            values = (key.lane, key.rung or "", list(key.needs), key.persist)
+            memory.class_ids[key] = await self._first("class_add", memory.namespace_id, *values)
 
     def prepare_submit_blocking(self, jobs: Sequence[NewJob]) -> PlainExternalSubmit | None:
         """Prepare it in any thread, if that is one plain job and all that it takes is known here."""
@@ -194,10 +208,62 @@ class PostgresStore(SqlStore):
             plain, statement, (*start, *plain.values), partial(memory.unplain.add, plain.values[0])
         )
 
+    async def submit_graph(self, graph: Graph) -> GraphReply:
+        check_graph(graph)
+        check_jobs([node.job for node in graph.nodes])
+        await self._ready()
+        memory = self._memory
+        alone = False
+        while True:
+            if memory.rules_version < 0:
+                await self._follow_rules()
+            submit = GraphSubmit(graph, memory.class_ids, memory.rule_index)
+            try:
+                row = await self._connections.run(partial(self._submit_graph, submit, alone))
+            except UnknownValues as demand:
+                demand.teach(memory.rule_columns)
+                continue
+            except NeedsExclusive:
+                alone = True
+                continue
+            if row["status"] != "stale":
+                memory.class_ids.update(submit.classes(row))
+                return submit.reply(row)
+            await self._follow_rules()
+
+    async def _submit_graph(self, submit: GraphSubmit, alone: bool, raw: Connection) -> Row:
+        memory = self._memory
+        start = (memory.namespace_id, self._now(), memory.rules_version, False, submit.careful, alone)
+        try:
+            return await PostgresRunner(raw, self._schema).row(
+                "submit_graph", *start, *submit.columns, *memory.rule_columns.steps
+            )
+        except ServerError as problem:
+            if problem.sqlstate == BATCH_ENDED:
+                raise batch_closed(problem.message, cancelled=False) from problem
+            demand = demand_of(problem)
+            if demand is None:
+                raise
+            raise demand from problem
+
+    async def prepare_graph(self, graph: Graph) -> ExternalGraph:
+        """Prepare a submit of a graph for a connection of the caller's, to the same database."""
+        check_graph(graph)
+        jobs = [node.job for node in graph.nodes]
+        check_jobs(jobs)
+        await self._ready()
+        memory = self._memory
+        await self._follow_rules()
+        await self._add_classes(jobs)
+        submit = GraphSubmit(graph, memory.class_ids, memory.rule_index)
+        start = (memory.namespace_id, self._now(), memory.rules_version, True, True, False)
+        values = (*start, *submit.columns, *memory.rule_columns.steps)
+        return ExternalGraph(submit, queries(self._schema)["submit_graph"], values)
+
     async def exchange(self, request: Exchange) -> ExchangeReply:
         await self._ready()
         memory = self._memory
-        alone = due_done = False
+        alone = due_done = settles = False
         while True:  # Rules may change meanwhile, and tasks appear.
             if memory.rules_version < 0:
                 await self._follow_rules()
@@ -207,13 +273,19 @@ class PostgresStore(SqlStore):
                 if not exchange.is_eligible(request):
                     return await self._write(lambda tx: self._exchange_within(tx, request), asker=request.worker_id)
                 done = await self._connections.run(
-                    lambda raw, alone=alone, due_done=due_done: exchange.exchange(  # type: ignore[misc]
+                    lambda raw, alone=alone, due_done=due_done, settles=settles: exchange.exchange(  # type: ignore[misc]
                         PostgresRunner(raw, self._schema), memory, self._looks, request, self._now(),
-                        alone=alone or memory.rule_columns.binding, due_done=due_done,
+                        alone=alone or memory.rule_columns.binding, due_done=due_done, settles=settles,
                     )
                 )  # fmt: skip
-            except exchange.UnknownTasks as problem:
-                memory.rule_columns.learn(problem.tasks)
+            except UnknownValues as demand:
+                demand.teach(memory.rule_columns)
+                continue
+            except SettlesFirst:
+                settles = True
+                continue
+            except NeedsExclusive:
+                alone = True
                 continue
             if done.reply is not None:
                 return done.reply
@@ -228,13 +300,14 @@ class PostgresStore(SqlStore):
     async def _exchange_within(self, tx: PostgresTransaction, request: Exchange) -> ExchangeReply:
         """Apply reports that the function does not handle, one by one, and do the rest of the exchange by it."""
         refused = await apply_reports(tx, request)
+        await settle_moves(tx)
         await make_due_eligible(tx)
         rest = request._replace(finished=(), progress=())
         done = await exchange.exchange(
             tx.runner, self._memory, self._looks, rest, tx.now_at, alone=tx.alone, due_done=True
         )
         if done.reply is None:
-            raise _NeedsExclusive
+            raise NeedsExclusive
         return done.reply._replace(refused=refused)
 
     async def _expired_leases(self, tx: Transaction, limit: int, payloads: bool) -> Sequence[Row]:
@@ -307,8 +380,10 @@ class PostgresStore(SqlStore):
                     lambda raw, chosen=chosen: self._transact(raw, verb, chosen, asker),  # type: ignore[misc]
                     "read_committed",
                 )
-            except _NeedsExclusive:
+            except (NeedsExclusive, SettlesFirst):
                 alone = True
+            except UnknownValues as demand:
+                demand.teach(self._memory.rule_columns)
 
     async def _transact(
         self,
@@ -322,11 +397,17 @@ class PostgresStore(SqlStore):
         if entered["rules"] != memory.rules_version:
             await read_rules(db, memory)
         if not alone and (entered["parked"] or memory.rule_columns.binding):
-            raise _NeedsExclusive
+            raise NeedsExclusive
         tx = PostgresTransaction(
-            db, now_at=entered["now_at"], memory=memory, has_blocked=entered["parked"], alone=alone
+            db,
+            now_at=entered["now_at"],
+            memory=memory,
+            has_blocked=entered["parked"],
+            has_unsettled=entered["unsettled"],
+            alone=alone,
         )
         value = await verb(tx)
+        await settle_moves(tx)
         await tx.settle(but=asker)
         return value
 

@@ -6,15 +6,17 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headway.core.job import ClassKey
+from headway.core.job import ClassKey, JobId, NewJob, SubmitReply
 from headway.core.policy.document import DAY
 from headway.core.policy.enforced import RuleIndex
 from headway.core.snapshot import Snapshot
 from headway.stores.base import WAITING_COUNTED
+from headway.stores.postgres.connections import ServerError
+from headway.stores.postgres.demands import NeedsExclusive, demand_of
 from headway.stores.postgres.rows import read_snapshot, rows
 from headway.stores.postgres.runner import PostgresCache, PostgresRunner, read_rules
 from headway.stores.sql.ordering import Requeue
-from headway.stores.sql.transaction import MINUTE, Transaction
+from headway.stores.sql.transaction import MINUTE, JobMarks, Transaction
 
 TOTALS_KEPT_MINUTES = 60  # Totals are kept by the minute for an hour; every process has its own rows.
 
@@ -25,13 +27,21 @@ class PostgresTransaction(Transaction):
     rows = rows
 
     def __init__(
-        self, db: PostgresRunner, *, now_at: int, memory: PostgresCache, has_blocked: bool = False, alone: bool = False
+        self,
+        db: PostgresRunner,
+        *,
+        now_at: int,
+        memory: PostgresCache,
+        has_blocked: bool = False,
+        has_unsettled: bool = False,
+        alone: bool = False,
     ) -> None:
         super().__init__(db, now_at=now_at, namespace_id=memory.namespace_id)
         self.runner = db
         self.memory = memory
         self.alone = alone
         self._has_blocked = has_blocked
+        self._has_unsettled = has_unsettled
         self._rung: list[str] = []  # Workers that are to renew their leases.
         self._counts: dict[str, int] = {}
 
@@ -126,6 +136,52 @@ class PostgresTransaction(Transaction):
         self.memory.class_ids.update(numbers)
         return seen
 
+    # ------------------------------------------------------------------ workflows
+
+    @property
+    def has_unsettled(self) -> bool:
+        return self._has_unsettled
+
+    def exclude_others(self) -> None:
+        if not self.alone:
+            raise NeedsExclusive
+
+    async def settle_edges(self) -> bool:
+        if not (self.has_moves or self.has_unsettled):
+            return False
+        if self.has_moves:
+            self.exclude_others()
+        elif not self.alone and not await self.db.first("settle_turn", self.namespace_id):
+            return True  # Another session settles it.
+        counts = [(seq, kind, count) for seq, change in self.changed_counts.items() for kind, count in change.items()]
+        counts += [(seq, "live", 0) for seq in self.changed_counts]
+        sources, batches = self.unsettled, self.uncancelled
+        self.unsettled, self.uncancelled, self.changed_counts = {}, {}, {}
+        try:
+            row = await self.runner.row(
+                "settle", self.namespace_id, self.now_at, self.alone, self.edges_left,
+                list(sources), list(sources.values()), [None] * len(sources), list(batches), list(batches.values()),
+                *([list(column) for column in zip(*counts, strict=True)] or (None, None, None)),
+                *self.memory.rule_columns.steps,
+            )  # fmt: skip
+        except ServerError as problem:
+            demand = demand_of(problem)
+            if demand is None:
+                raise
+            raise demand from problem
+        self.eligible += row["eligible"] or ()
+        self.changed += row["told"] or ()
+        self.count(dict(zip(row["kinds"], row["counts"], strict=True)))
+        self._has_unsettled = row["remains"]
+        if row["remains"]:
+            await self.wake_any()
+        return bool(row["remains"])
+
+    async def submit_jobs(
+        self, jobs: Sequence[NewJob], marks: JobMarks
+    ) -> tuple[list[SubmitReply], dict[JobId, int]]:  # fmt: skip
+        raise NotImplementedError
+
     # ------------------------------------------------------------------ pruning
 
     async def delete_jobs(self, completed: list[int], bad: list[int]) -> int:
@@ -149,13 +205,19 @@ class PostgresTransaction(Transaction):
     async def wake_all(self) -> None:
         await self.db.run("wake_all", self.namespace_id, self.now_at)
 
+    async def wake_any(self) -> None:
+        await self.db.run("wake_any", self.namespace_id, self.now_at)
+
     async def settle(self, *, but: str | None = None) -> None:
-        """Write the totals, wake waiting workers for eligible jobs, and notify watchers of changed jobs."""
+        """Wake waiting workers for eligible jobs, write the totals, and notify watchers of changed jobs.
+
+        An exchange that begins to wait holds the gate and writes its totals then, so the order is the same here.
+        """
+        if self.eligible:
+            await self.db.run("wake", self.namespace_id, self.now_at, self.eligible, but)
         if self._counts:
             kinds, counts = list(self._counts), list(self._counts.values())
             await self.db.run("count", self.namespace_id, self.now_at, kinds, counts)
-        if self.eligible:
-            await self.db.run("wake", self.namespace_id, self.now_at, self.eligible, but)
         for worker_id in self._rung:
             await self.db.run("notify", self.namespace_id, "k", worker_id)
         if self.changed:

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple, cast
 import hiredis
 
 CONNECT_TIMEOUT = 5.0  # Seconds to connect and log in, also over TLS to another continent.
-ANSWER_TIMEOUT = 5.0  # Seconds of silence while a reply is due. Longer than any function runs.
+ANSWER_TIMEOUT = 5.0  # Seconds of silence while a reply is due. Longer than any function runs,
+LARGE = 10_000  # except with more words than this, as the largest graphs have.
+WORD_SECONDS = 0.0002  # Seconds for each word of such a command, about ten times what a server takes.
 _PENDING = object()  # What the reader returns while a reply is not complete.
 _CONFIRMED = (b"subscribe", b"unsubscribe")  # Push messages that are replies to a command.
 # Settings of TCP that detect a vanished host within about 15 s.
@@ -63,6 +65,7 @@ class RedisConnection(asyncio.Protocol):
         self._closed = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._timed_out = False
+        self._patient_until = 0.0  # The server may be busy with a large command until then.
         self._last_reply_at = 0.0  # When the server last sent data, or when the first unanswered command was sent.
 
     @classmethod
@@ -123,6 +126,8 @@ class RedisConnection(asyncio.Protocol):
         if not self._waiting:
             self._last_reply_at = self._loop.time()
         self._waiting.append(reply)
+        if len(words) > LARGE:
+            self._patient_until = self._loop.time() + len(words) * WORD_SECONDS
         if self._timer is None:
             self._timer = self._loop.call_later(ANSWER_TIMEOUT, self._check)
         return reply
@@ -133,7 +138,7 @@ class RedisConnection(asyncio.Protocol):
         A late reply would otherwise match the wrong command.
         """
         self._timer = None
-        left = ANSWER_TIMEOUT - self.silent_seconds
+        left = max(ANSWER_TIMEOUT - self.silent_seconds, self._patient_until - self._loop.time())
         if left <= 0:
             self._timed_out = True
             self.close()

@@ -19,15 +19,20 @@ from headway.core.workflow import (
 from headway.stores.redis import codec, replies
 from headway.stores.redis.layout import STEP, pack_text
 
-_LETTERS: Mapping[EdgeRule, bytes] = {
+RULE_LETTERS: Mapping[EdgeRule, bytes] = {
     EdgeRule.CANCEL: b"C",
     EdgeRule.RUN: b"R",
     EdgeRule.HOLD: b"H",
     EdgeRule.ON_FAILURE: b"F",
     EdgeRule.ON_DONE: b"D",
 }
-_RULES = {letter: rule for rule, letter in _LETTERS.items()}
-_STATUSES = {b"L": SourceStatus.LIVE, b"C": SourceStatus.COMPLETED, b"F": SourceStatus.FAILED}
+_RULES = {letter: rule for rule, letter in RULE_LETTERS.items()}
+STATUS_LETTERS: Mapping[SourceStatus, bytes] = {
+    SourceStatus.LIVE: b"L",
+    SourceStatus.COMPLETED: b"C",
+    SourceStatus.FAILED: b"F",
+}
+_STATUSES = {letter: status for status, letter in STATUS_LETTERS.items()}
 
 
 def pack_graph(graph: Graph) -> list[bytes | str | int]:
@@ -47,7 +52,7 @@ def _optional(text: str | None) -> str:
 
 
 def _pack_node(node: GraphNode) -> bytes:
-    edges = [_LETTERS[rule] + pack_text(source.encode()) for source, rule in node.after]
+    edges = [RULE_LETTERS[rule] + pack_text(source.encode()) for source, rule in node.after]
     return b"".join((b"1" if node.member else b"0", *edges))
 
 

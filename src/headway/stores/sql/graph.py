@@ -51,7 +51,7 @@ async def submit_graph(tx: Transaction, graph: Graph) -> GraphReply:
         for node in graph.nodes
     }
     jobs = [node.job._replace(due_at=HELD_AT) if node.after else node.job for node in graph.nodes]
-    replies, numbers = await tx.submit_jobs(jobs, marks)
+    replies, numbers = await tx.submit_jobs(jobs, marks) if jobs else ([], {})
     added = [(node, numbers[node.job.job_id]) for node in graph.nodes if node.job.job_id in numbers]
     if batch is not None:
         await add_members(tx, batch, [node for node, _ in added if node.member])
@@ -59,7 +59,10 @@ async def submit_graph(tx: Transaction, graph: Graph) -> GraphReply:
     if dependants:
         sources |= {node.job.job_id: _Source(node.job.job_id, seq, node.job.tenant) for node, seq in added}
         await _resolve(tx, sources, awaited, zip(graph.nodes, replies, strict=True))
-        await _mark_existing(tx, sources, dependants, {*numbers.values(), batch_seq if create else None})
+        marked = {numbers[JobId(source)] for source in awaited if source in numbers}
+        if create is not None:
+            marked.add(sources[create.batch_id].seq)
+        await _mark_sources(tx, sources, dependants, marked)
         await _add_edges(tx, sources, dependants, back=graph.back)
     await tx.settle_edges()
     return GraphReply(replies, None if batch is None else batch.batch_id, create is not None)
@@ -144,14 +147,14 @@ async def _resolve(
     sources |= {job_id: known[other] for job_id, other in same.items()}
 
 
-async def _mark_existing(
-    tx: Transaction, sources: dict[str, _Source], dependants: Added, new: set[int | None]
+async def _mark_sources(
+    tx: Transaction, sources: dict[str, _Source], dependants: Added, marked: set[int]
 ) -> None:  # fmt: skip
-    """Mark the jobs that were there before the graph and that an edge comes from now."""
-    existing = {sources[edge.source].seq for node, _ in dependants for edge in node.after} - new
-    if existing:
+    """Mark the jobs that an edge comes from now, and that were not written with that mark."""
+    unmarked = {sources[edge.source].seq for node, _ in dependants for edge in node.after} - marked
+    if unmarked:
         tx.exclude_others()  # The end of a source must not pass while its edges are written.
-        seqs = tx.rows.array(sorted(existing))
+        seqs = tx.rows.array(sorted(unmarked))
         await tx.db.run("jobs_await", seqs)
         await tx.db.run("leases_await", seqs)
 

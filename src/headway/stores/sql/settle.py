@@ -32,8 +32,8 @@ async def settle_moves(tx: Transaction) -> bool:
 async def settle_edges(tx: Transaction) -> bool:
     """Settle what this and earlier transactions have left, up to a bound. Return whether something is left.
 
-    This is how a database inside this process does it, where a statement costs little. A crash leaves nothing half done,
-    because all of it is one transaction. What is left is written with it.
+    This is how a database inside this process does it, where a statement costs little. A crash leaves nothing half
+    done, because all of it is one transaction. What is left is written with it.
     """
     if not (tx.has_moves or tx.has_unsettled):
         return False
@@ -47,8 +47,9 @@ async def settle_edges(tx: Transaction) -> bool:
         if not tx.changed_counts:
             break
         await _write_counts(tx)
+    loaded_all = len(stored) <= SETTLED_MAX
     await _store(tx, stored)
-    left = bool(tx.unsettled or tx.uncancelled)
+    left = bool(tx.unsettled or tx.uncancelled) or not loaded_all
     if left:
         await tx.wake_any()
     return left
@@ -56,7 +57,7 @@ async def settle_edges(tx: Transaction) -> bool:
 
 async def _load(tx: Transaction) -> dict[tuple[int, bool], int]:
     """Put what earlier transactions have left before what this one adds. Return it: source and kind, and its place."""
-    found = await tx.db.run("unsettled", tx.namespace_id, SETTLED_MAX) if tx.has_unsettled else ()
+    found = await tx.db.run("unsettled", tx.namespace_id, SETTLED_MAX + 1) if tx.has_unsettled else ()
     stored = {(source_seq, bool(members)): reached for source_seq, members, reached in found}
     earlier = {source_seq: reached for (source_seq, members), reached in stored.items() if not members}
     tx.unsettled = earlier | tx.unsettled
@@ -67,13 +68,15 @@ async def _load(tx: Transaction) -> dict[tuple[int, bool], int]:
 
 async def _store(tx: Transaction, stored: dict[tuple[int, bool], int]) -> None:
     """Write what is left for later transactions."""
-    left = {(source_seq, False): reached for source_seq, reached in tx.unsettled.items()}
-    left |= {(source_seq, True): reached for source_seq, reached in tx.uncancelled.items()}
-    for source_seq, members in stored.keys() - left.keys():
+    for members, left in ((False, tx.unsettled), (True, tx.uncancelled)):
+        for source_seq, reached in list(left.items()):
+            if stored.pop((source_seq, members), None) == reached:
+                continue
+            values = (tx.namespace_id, source_seq, members, reached)
+            if await tx.db.first("unsettled_put", *values) is None:
+                del left[source_seq]  # It is marked, but its dependants were pruned.
+    for source_seq, members in stored:
         await tx.db.run("unsettled_delete", source_seq, members)
-    for (source_seq, members), reached in left.items():
-        if stored.get((source_seq, members)) != reached:
-            await tx.db.run("unsettled_put", tx.namespace_id, source_seq, members, reached)
 
 
 # ---------------------------------------------------------------------- edges
@@ -240,8 +243,9 @@ async def _write_count(tx: Transaction, batch_seq: int, change: Counter[str]) ->
     if finished_at is None and not is_open and not live:
         finished_at = tx.now_at
         _count_child(tx, parent_seq, completed=completed, ended=1)
-    if (failing, round_, finished_at) != before:
-        await tx.db.run("batch_set_state", bool(failing), round_, finished_at, batch_seq)
+    if (failing, round_, finished_at) == before:
+        return
+    if await tx.db.first("batch_set_state", bool(failing), round_, finished_at, batch_seq):
         tx.unsettled[batch_seq] = 0
 
 

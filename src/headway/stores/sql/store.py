@@ -203,16 +203,22 @@ class SqlStore(ABC):
 
         async def write(tx: Transaction) -> list[State | None]:
             states: dict[JobId, State] = {}
+            numbers: dict[JobId, int] = {}
             left = list(dict.fromkeys(job_ids))
             while left:  # Read jobs again that another process has moved meanwhile.
                 again = []
                 for job_id, row in sorted((await reads.find_rows(tx, left)).items(), key=lambda item: item[1]["seq"]):
+                    numbers[job_id] = row["seq"]
                     state = await move(tx, row)
                     if state is None:
                         again.append(job_id)
                     else:
                         states[job_id] = state
                 left = again
+            # Jobs are locked by number, and their dependants are settled in the order given.
+            moved = [numbers[job_id] for job_id in job_ids if job_id in numbers]
+            tx.unsettled = {seq: 0 for seq in moved if seq in tx.unsettled}
+            await tx.settle_edges()
             tx.changed += [job_id for job_id in job_ids if job_id in states]
             return [states.get(job_id) for job_id in job_ids]
 

@@ -9,13 +9,21 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from headway.core.errors import HeadwayError, ServerRefused, ServerUnavailable, StoreError, WorkerUnknown
+from headway.core.errors import (
+    HeadwayError,
+    LeaseLost,
+    ServerRefused,
+    ServerUnavailable,
+    StepError,
+    StoreError,
+    WorkerUnknown,
+)
 from headway.core.job import JobId
 from headway.core.lease import Lease
 from headway.core.log_event import LogEvent
@@ -23,13 +31,14 @@ from headway.core.policy.document import Policy, reserved_slots
 from headway.core.policy.ladder import RunBudget
 from headway.core.policy.retry import Released
 from headway.core.worker import TASK, WorkerInfo, WorkerState
+from headway.core.workflow import Step, Upstream
 from headway.dispatch.job_source import ClaimResult, FinishedRun
 from headway.observability.job_output import Chunk
 from headway.observability.outage import Outage
 from headway.policy_store.catalogue import CronDocument
 from headway.policy_store.current import CurrentPolicy
 from headway.protocol import worker as messages
-from headway.protocol.conversion import lease_of, result_of
+from headway.protocol.conversion import lease_of, result_of, step_value
 from headway.protocol.http_client import REPLY_SECONDS, HttpClient
 from headway.runtime.bounded_wait import end_tasks, wait_until_set
 from headway.stores.base import LEASE_CHANNEL, Heartbeat, HeartbeatReply, Progress, Store, Subscription
@@ -60,6 +69,7 @@ class HttpBackend:
         self._caller = HttpClient(address, token)
         self._mark = mark
         self._sequence = itertools.count(1)
+        self._worker_id = ""  # Of the last job source.
         if not self._caller.address.is_private:
             hint = "jobs and the token can be read on the way; use https"
             log.warning(LogEvent("server.not_encrypted", server=str(self._caller.address), hint=hint))
@@ -86,6 +96,7 @@ class HttpBackend:
         return RegisteredWorker(admitted, pace)
 
     def job_source(self, worker: WorkerInfo, pace: LeaseTimes, *, offset: float) -> JobSource:
+        self._worker_id = worker.worker_id
         return HttpJobSource(
             self._caller, worker.worker_id, self.in_force, confirm=pace.confirm, mark=self._mark, outage=self.outage
         )
@@ -120,6 +131,29 @@ class HttpBackend:
 
     async def learn(self, *, idle: bool) -> bool:
         return False  # Results contain the durations.
+
+    async def upstreams(self, lease: Lease) -> list[Upstream]:
+        return []  # The server has put the results of other jobs into the arguments.
+
+    async def steps(self, lease: Lease) -> dict[str, bytes]:
+        wanted = messages.StepsRequest(task_id=lease.job_id, fence=lease.token.hex())
+        with _step_errors(lease.job_id):
+            reply = await self._caller.ask(f"{self._path}/steps", wanted, messages.TaskSteps)
+        return {key: step_value(value, self._mark) for key, value in reply.steps.items()}
+
+    async def record_step(self, step: Step) -> bool:
+        value = msgspec.Raw(step.value.removeprefix(self._mark) or b"null")
+        update = messages.StepUpdate(task_id=step.job_id, fence=step.token.hex(), key=step.key, value=value)
+        try:
+            with _step_errors(step.job_id):
+                reply = await self._caller.ask(f"{self._path}/step", update, messages.StepReply)
+        except LeaseLost:
+            return False
+        return reply.acknowledged
+
+    @property
+    def _path(self) -> str:
+        return f"/internal/workers/{self._worker_id}"
 
     async def write_output(self, worker_id: str, lease: Lease, chunks: Sequence[Chunk]) -> None:
         sent = msgspec.convert(chunks, list[messages.OutputChunk], from_attributes=True)
@@ -172,6 +206,21 @@ class HttpBackend:
 
     async def _ask(self, worker_id: str, verb: str, request: Any) -> None:
         await self._caller.ask(f"/internal/workers/{worker_id}/{verb}", request, dict)
+
+
+@contextlib.contextmanager
+def _step_errors(job_id: JobId) -> Iterator[None]:
+    """Raise what a store raises for a step that a server refuses."""
+    try:
+        yield
+    except WorkerUnknown as problem:
+        raise LeaseLost(f"job {job_id} has lost its lease: its worker is not registered any more") from problem
+    except ServerRefused as problem:
+        if problem.code == LeaseLost.code:
+            raise LeaseLost(str(problem)) from problem
+        if problem.code == StepError.code:
+            raise StepError(str(problem)) from problem
+        raise
 
 
 class HttpJobSource:

@@ -1,6 +1,7 @@
 -- claim: lease waiting jobs of one class to a worker, in order and within all limits.
 -- gives   how many, and the leases in order; the highest order key taken from the line of the class, and of all; the
---         ids of jobs that had expired; more if it stopped because it had skipped too many jobs
+--         ids of jobs that had expired or whose batch is cancelled, and of those with a mark what finish gives of it; more
+--         if it stopped because it had skipped too many jobs
 -- holds   jobs of the line and of open blocked queues come in one order. A job that a limit of its own holds back goes
 --         to the blocked queue of that limit. Where rules bind, the caller holds the namespace alone
 -- takes   rules by number from 1, and as texts the numbers of those that apply to each task that the caller knows;
@@ -18,7 +19,8 @@ CREATE OR REPLACE FUNCTION {schema}.claim_{version}(
   OUT got int, OUT line_key bigint, OUT highest_key bigint, OUT more boolean, OUT gone text[],
   OUT l_seq bigint[], OUT l_id text[], OUT l_task text[], OUT l_payload bytea[], OUT l_tenant text[],
   OUT l_trace text[], OUT l_retries int[], OUT l_asked bigint[], OUT l_submitted bigint[], OUT l_more text[],
-  OUT l_rung text[], OUT l_damaged text[])
+  OUT l_rung text[], OUT l_damaged text[],
+  OUT m_seq bigint[], OUT m_batch bigint[], OUT m_awaited boolean[])
 LANGUAGE plpgsql AS $$
 DECLARE
   now_us bigint := now_at * 1000;
@@ -55,6 +57,10 @@ DECLARE
   c_limits text[];
   c_more text[];
   c_damaged text[];
+  c_batch bigint[];        -- None if no candidate has a mark.
+  c_awaited boolean[];
+  marked boolean;
+  cancelled bigint[];      -- The batches among them that are cancelled.
   careful boolean;
   again boolean;           -- There may be candidates that were not read.
   -- The counters that they need room in.
@@ -111,16 +117,18 @@ BEGIN
            array_agg(x.job_tenant), array_agg(x.trace_id), array_agg(x.max_retries), array_agg(x.asked_ms),
            array_agg(x.submitted_at), CASE WHEN bool_or(x.limits IS NOT NULL) THEN array_agg(x.limits) END,
            array_agg(x.more),
-           bool_or(x.park <> '' OR x.expires_at <= now_at OR x.eligible_at > until_at) IS TRUE
+           bool_or(x.park <> '' OR x.expires_at <= now_at OR x.eligible_at > until_at) IS TRUE,
+           bool_or(x.batch_seq IS NOT NULL OR x.awaited) IS TRUE
       INTO size, c_spot, c_seq, c_key, c_eligible, c_expires, c_timeout, c_epoch, c_attempts, c_crashes, c_sharer,
            c_unique, c_queue, c_since, c_last, c_id, c_task, c_payload, c_tenant, c_trace, c_retries, c_asked,
-           c_submitted, c_limits, c_more, careful
+           c_submitted, c_limits, c_more, careful, marked
       FROM (SELECT r.*, j.job_id, j.task, j.payload, j.tenant AS job_tenant, j.trace_id, j.max_retries,
                    j.timeout_ms AS asked_ms, j.submitted_at, j.limits,
                    CASE WHEN r.epoch > 0 OR r.timeout_ms IS NOT NULL OR j.retry IS NOT NULL
-                          OR r.eligible_at <> j.submitted_at
+                          OR r.eligible_at <> j.submitted_at OR r.batch_seq IS NOT NULL
                         THEN json_build_array(r.epoch + 1, r.attempts + 1, r.crashes,
-                                              coalesce(r.timeout_ms, j.timeout_ms), j.retry, r.eligible_at)::text
+                                              coalesce(r.timeout_ms, j.timeout_ms), j.retry, r.eligible_at,
+                                              (SELECT b.batch_id FROM {schema}.batch b WHERE b.seq = r.batch_seq))::text
                     END AS more
               FROM (SELECT * FROM (
                       SELECT * FROM (
@@ -139,6 +147,17 @@ BEGIN
               JOIN {schema}.job j ON j.seq = r.seq ORDER BY r.order_key, r.seq) x;
     EXIT WHEN size = 0;
     again := size = asked;
+    c_batch := NULL;
+    c_awaited := NULL;
+    cancelled := NULL;
+    IF marked THEN
+      SELECT array_agg(x.batch_seq), array_agg(x.awaited) INTO c_batch, c_awaited
+        FROM (SELECT r.batch_seq, r.awaited FROM unnest(c_spot) WITH ORDINALITY s (spot, o)
+                JOIN {schema}.ready r ON r.ctid = s.spot ORDER BY s.o) x;
+      SELECT array_agg(b.seq) INTO cancelled FROM {schema}.batch b
+       WHERE b.seq = ANY (c_batch) AND b.cancel_at IS NOT NULL;
+      careful := careful OR cancelled IS NOT NULL;
+    END IF;
     chosen := NULL;
     held := NULL;
     single := false;
@@ -261,7 +280,7 @@ BEGIN
           more := true;
           EXIT;
         END IF;
-        IF c_expires[o] <= now_at THEN
+        IF c_expires[o] <= now_at OR c_batch[o] = ANY (cancelled) THEN
           expired := expired || o;
           touched := touched || c_queue[o];
           skipped := skipped + 1;
@@ -326,11 +345,17 @@ BEGIN
           INSERT INTO {schema}.outcome (seq, finished_at, eligible_at, timeout_ms, epoch, attempts, crashes, state,
                                         token, error, reason)
           SELECT e.seq, now_at, e.eligible_at, e.timeout_ms, e.epoch, e.attempts, e.crashes, 'cancelled', e.token,
-                 e.error, 'expired' FROM e),
+                 e.error, CASE WHEN e.batch_seq = ANY (cancelled)
+                               THEN 'batch ' || (SELECT b.batch_id FROM {schema}.batch b WHERE b.seq = e.batch_seq)
+                               ELSE 'expired' END FROM e),
         u AS (
           DELETE FROM {schema}.unique_key u
            WHERE u.namespace_id = ns AND u.unique_key = ANY (ARRAY(SELECT e.unique_key FROM e)))
-        SELECT gone || array_agg(c_id[i]) INTO gone FROM unnest(expired) i;
+        SELECT gone || array_agg(c_id[i]),
+               m_seq || array_agg(c_seq[i]) FILTER (WHERE c_batch[i] IS NOT NULL OR c_awaited[i]),
+               m_batch || array_agg(c_batch[i]) FILTER (WHERE c_batch[i] IS NOT NULL OR c_awaited[i]),
+               m_awaited || array_agg(c_awaited[i]) FILTER (WHERE c_batch[i] IS NOT NULL OR c_awaited[i])
+          INTO gone, m_seq, m_batch, m_awaited FROM unnest(expired) i;
       END IF;
       IF moved <> '{}' THEN
         SELECT array_agg(m.seq), array_agg(m.key) INTO moved_seq, moved_to
@@ -367,7 +392,7 @@ BEGIN
     IF chosen IS NULL OR chosen <> '{}' THEN
       INSERT INTO {schema}.lease (seq, order_key, started_at, eligible_at, timeout_ms, parked_ms, class_id, epoch,
                                   attempts, crashes, token, worker_id, tenant, unique_key, limit_keys, assigned,
-                                  parked_for)
+                                  parked_for, batch_seq, awaited)
       SELECT x.seq, x.order_key, now_at, x.eligible_at, x.timeout_ms, now_at - x.since, class, x.epoch + 1,
              x.attempts + 1, x.crashes, claim_id, asker, CASE WHEN fair THEN coalesce(x.tenant, '') END, x.unique_key,
              CASE WHEN single AND rung = 0 AND extra = '{}' THEN ARRAY[x.held]
@@ -377,11 +402,11 @@ BEGIN
                                       WHEN x.assigned IS NOT NULL THEN ARRAY['=rung:' || x.assigned]
                                       ELSE '{}' END, '{}') END,
              x.assigned,
-             CASE WHEN x.queue <> '' THEN {schema}.blocked_for_{version}(x.queue, r_name, r_limit) END
+             CASE WHEN x.queue <> '' THEN {schema}.blocked_for_{version}(x.queue, r_name, r_limit) END, x.batch, x.awaited
         FROM unnest(c_seq, c_key, c_eligible, c_timeout, c_epoch, c_attempts, c_crashes, c_sharer, c_unique, c_queue,
-                    c_since, held, assigned_each)
+                    c_since, held, assigned_each, c_batch, c_awaited)
              WITH ORDINALITY x (seq, order_key, eligible_at, timeout_ms, epoch, attempts, crashes, tenant, unique_key,
-                                queue, since, held, assigned, o)
+                                queue, since, held, assigned, batch, awaited, o)
        WHERE chosen IS NULL OR x.o = ANY (chosen);
     END IF;
     IF chosen IS NULL THEN

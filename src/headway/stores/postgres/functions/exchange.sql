@@ -1,6 +1,7 @@
 -- exchange: end leases, record progress, claim by the plan and read a snapshot of what waits, in one step.
 -- gives   a status: ok, or with nothing done stale (other rules are in force), alone (jobs are in blocked queues, and
 --         the caller did not ask to be alone) or due (delayed jobs have fallen due and must become eligible first);
+--         or it raises HW004 if it must hold the flow lock from its start
 --         whether this claim was made before; the leases, take by take and each in order; and for every take how far
 --         its line was taken
 -- holds   never more leases than the totals, nor than the worker has slots; a repeated call waits for its first try,
@@ -10,7 +11,8 @@
 -- plan    the worker's row is looked for where this process left it: while old versions cannot be cleared away, its
 --         index leads to all of them
 CREATE OR REPLACE FUNCTION {schema}.exchange_{version}(
-  ns int, at bigint, rules bigint, binds boolean, is_due_done boolean, asker text, known_spot tid, claim bytea,
+  ns int, at bigint, rules bigint, binds boolean, is_due_done boolean, settles boolean, asker text, known_spot tid,
+  claim bytea,
   f_ids text[], f_seqs bigint[], f_tokens bytea[], f_states text[], f_results bytea[], f_attempts int[],
   f_crashes int[], f_timeouts bigint[], f_problems text[], f_errors text[], f_reasons text[],
   p_ids text[], p_seqs bigint[], p_tokens bytea[], p_fractions double precision[], p_notes text[],
@@ -20,6 +22,7 @@ CREATE OR REPLACE FUNCTION {schema}.exchange_{version}(
   r_name text[], r_prefix text[], r_limit int[], r_interval bigint[], r_burst bigint[], r_tenant boolean[],
   k_task text[], k_rules text[], k_default text, paused_tasks text[], paused_tenants text[],
   rung_names text[], rung_limits int[], rung_percents double precision[], pool_slots int, pool_lanes text[],
+  s_task text[], s_tenant text[], s_step bigint[],
   look int, waits boolean, lanes text[], pictured boolean, bound int, skipped_max int,
   OUT status text, OUT now_at bigint, OUT state text, OUT again boolean, OUT more boolean, OUT refused int[],
   OUT answers text[],
@@ -54,6 +57,13 @@ DECLARE
   claimed int := 0;
   kept int := 0;        -- Of those claimed: how many are kept, so that they hold a lease.
   watched boolean;
+  unsettled boolean;    -- Earlier verbs have left edges to settle, or members to cancel.
+  moved record;
+  remains boolean := false;
+  m_seq bigint[];       -- The jobs with a mark that reports, and then claims, have ended.
+  m_batch bigint[];
+  m_awaited boolean[];
+  m_state text[];
   tries int;
   k int;
   want int;
@@ -74,13 +84,17 @@ BEGIN
                                                 WHERE d.namespace_id = ns AND d.due_at <= exchange_{version}.now_at)
               THEN 'due' ELSE 'ok' END,
          EXISTS (SELECT FROM {schema}.park p WHERE p.namespace_id = ns),
-         EXISTS (SELECT FROM {schema}.watcher w WHERE w.namespace_id = ns)
-    INTO status, has_blocked, watched FROM {schema}.namespace n WHERE n.namespace_id = ns;
+         EXISTS (SELECT FROM {schema}.watcher w WHERE w.namespace_id = ns),
+         EXISTS (SELECT FROM {schema}.unsettled u WHERE u.namespace_id = ns)
+    INTO status, has_blocked, watched, unsettled FROM {schema}.namespace n WHERE n.namespace_id = ns;
   IF status = 'ok' AND has_blocked AND NOT binds THEN
     status := 'alone';
   END IF;
   IF status <> 'ok' THEN
     RETURN;
+  END IF;
+  IF settles THEN
+    PERFORM pg_advisory_xact_lock({flow}, ns);
   END IF;
   state := 'dead';
   SELECT w.state, w.lease_ends_at, w.slots, w.running, w.claim_id, w.waiting, w.wait_lanes, w.ctid INTO me
@@ -106,6 +120,10 @@ BEGIN
     answers := done.answers;
     kinds := done.kinds;
     counts := done.counts;
+    m_seq := done.m_seq;
+    m_batch := done.m_batch;
+    m_awaited := done.m_awaited;
+    m_state := done.m_state;
     usage_keys := done.freed_keys;
     usage_deltas := ARRAY(SELECT -n FROM unnest(done.freed_counts) n);
     IF has_blocked AND usage_keys IS NOT NULL THEN
@@ -121,6 +139,29 @@ BEGIN
            AND (rung_names IS NOT NULL AND c.rung <> '' OR c.lane <> ALL (pool_lanes))
            AND EXISTS (SELECT FROM {schema}.ready r WHERE r.class_id = c.class_id AND r.park = '')
          ORDER BY c.lane, c.needs, c.rung);
+    END IF;
+  END IF;
+  IF m_seq IS NOT NULL OR unsettled THEN
+    -- An exchange that has ended a job with a mark waits for its turn to settle. One that only finds something left takes
+    -- the turn if it is free.
+    IF m_seq IS NOT NULL THEN
+      PERFORM pg_advisory_xact_lock({flow}, ns);
+      settles := true;
+    ELSE
+      settles := settles OR pg_try_advisory_xact_lock({flow}, ns);
+    END IF;
+    remains := true;
+    IF settles THEN
+      SELECT * INTO moved FROM {schema}.settle_ended_{version}(ns, now_at, binds, m_seq, m_batch, m_awaited, m_state,
+                                                               s_task, s_tenant, s_step);
+      eligible := eligible || moved.eligible;
+      told := told || moved.told;
+      kinds := kinds || moved.kinds;
+      counts := counts || moved.counts;
+      remains := moved.remains;
+      m_seq := NULL;
+      m_batch := NULL;
+      m_awaited := NULL;
     END IF;
   END IF;
   IF p_seqs IS NOT NULL THEN
@@ -211,6 +252,9 @@ BEGIN
               told := told || part.gone;
               kinds := kinds || 'cancelled'::text;
               counts := counts || cardinality(part.gone)::bigint;
+              m_seq := m_seq || part.m_seq;
+              m_batch := m_batch || part.m_batch;
+              m_awaited := m_awaited || part.m_awaited;
             END IF;
             IF got > 0 THEN
               kept := kept + got;
@@ -285,11 +329,30 @@ BEGIN
   IF usage_keys IS NOT NULL THEN
     PERFORM {schema}.count_usage_{version}(ns, usage_keys, usage_deltas);
   END IF;
-  IF cardinality(kinds) > 0 THEN
-    PERFORM {schema}.count_up_{version}(ns, now_at, kinds, counts, false);
+  IF m_seq IS NOT NULL THEN
+    -- The claims may hold the gate, for which a session with the flow lock waits: so this must not wait for that lock.
+    IF NOT settles AND NOT pg_try_advisory_xact_lock({flow}, ns) THEN
+      RAISE EXCEPTION USING ERRCODE = 'HW004', MESSAGE = 'a claim has ended jobs that others wait for';
+    END IF;
+    SELECT * INTO moved FROM {schema}.settle_ended_{version}(
+      ns, now_at, binds, m_seq, m_batch, m_awaited, array_fill('cancelled'::text, ARRAY[cardinality(m_seq)]), s_task,
+      s_tenant, s_step);
+    eligible := eligible || moved.eligible;
+    told := told || moved.told;
+    kinds := kinds || moved.kinds;
+    counts := counts || moved.counts;
+    remains := moved.remains;
   END IF;
+  -- Workers are woken before totals are written: one that begins to wait holds the gate and writes its totals then.
   IF eligible IS NOT NULL THEN
     PERFORM {schema}.wake_{version}(ns, now_at, eligible, asker);
+  END IF;
+  IF remains THEN
+    more := true;
+    PERFORM {schema}.wake_any_{version}(ns, now_at);
+  END IF;
+  IF cardinality(kinds) > 0 THEN
+    PERFORM {schema}.count_up_{version}(ns, now_at, kinds, counts, false);
   END IF;
   IF watched THEN
     IF f_ids IS NULL AND f_seqs IS NOT NULL THEN

@@ -1,6 +1,7 @@
 -- finish: end leases by reports of a worker.
 -- gives   how many leases have ended, and how many of them were the asking worker's; the reports that were not newly
---         accepted, by index from 0; totals; and which limits the leases counted against
+--         accepted, by index from 0; totals; which limits the leases counted against; and of the jobs with a mark the
+--         number, the batch, whether an edge comes from it, and its end
 -- holds   a report counts only on an equal token
 -- takes   columns of the reports, by number and each number once; one with a single value stands for all of them
 -- plan    a lease finds its report by searching the sorted numbers: of a join, what the server has learned of the lease
@@ -11,7 +12,8 @@ CREATE OR REPLACE FUNCTION {schema}.finish_{version}(
   f_seqs bigint[], f_tokens bytea[], f_states text[], f_results bytea[], f_attempts int[],
   f_crashes int[], f_timeouts bigint[], f_problems text[], f_errors text[], f_reasons text[],
   OUT ended int, OUT ended_own int, OUT refused int[], OUT answers text[], OUT kinds text[], OUT counts bigint[],
-  OUT freed_keys text[], OUT freed_counts int[])
+  OUT freed_keys text[], OUT freed_counts int[],
+  OUT m_seq bigint[], OUT m_batch bigint[], OUT m_awaited boolean[], OUT m_state text[])
 LANGUAGE plpgsql AS $$
 DECLARE
   completed int;
@@ -28,7 +30,7 @@ BEGIN
            coalesce(f_attempts[l.o], f_attempts[1]) AS attempts, coalesce(f_crashes[l.o], f_crashes[1]) AS crashes,
            coalesce(f_timeouts[l.o], f_timeouts[1]) AS timeout_ms, f_problems[l.o] AS problem, f_errors[l.o] AS error,
            f_reasons[l.o] AS reason, l.worker_id, l.started_at, l.eligible_at, l.epoch, l.attempts AS number,
-           l.unique_key, l.cancel_at, l.progress, l.note, l.parked_for, l.parked_ms FROM l),
+           l.unique_key, l.cancel_at, l.progress, l.note, l.parked_for, l.parked_ms, l.batch_seq, l.awaited FROM l),
   e AS (
     INSERT INTO {schema}.outcome (seq, finished_at, started_at, eligible_at, timeout_ms, cancel_at, parked_ms,
                                   progress, epoch, attempts, crashes, state, worker_id, token, note, reason, error,
@@ -47,8 +49,13 @@ BEGIN
          array_agg(d.o), array_agg(d.unique_key) FILTER (WHERE d.unique_key IS NOT NULL),
          array_agg(d.worker_id) FILTER (WHERE d.worker_id <> asker OR asker IS NULL),
          array_agg(d.state) FILTER (WHERE d.state <> 'completed'),
-         (SELECT array_agg(k.key) FROM k), (SELECT array_agg(k.count) FROM k)
-    INTO ended, ended_own, completed, accepted, uniques, others, kinds, freed_keys, freed_counts FROM d;
+         (SELECT array_agg(k.key) FROM k), (SELECT array_agg(k.count) FROM k),
+         array_agg(d.seq) FILTER (WHERE d.batch_seq IS NOT NULL OR d.awaited),
+         array_agg(d.batch_seq) FILTER (WHERE d.batch_seq IS NOT NULL OR d.awaited),
+         array_agg(d.awaited) FILTER (WHERE d.batch_seq IS NOT NULL OR d.awaited),
+         array_agg(d.state) FILTER (WHERE d.batch_seq IS NOT NULL OR d.awaited)
+    INTO ended, ended_own, completed, accepted, uniques, others, kinds, freed_keys, freed_counts, m_seq, m_batch,
+         m_awaited, m_state FROM d;
   counts := array_fill(1::bigint, ARRAY[coalesce(cardinality(kinds), 0)]) || completed::bigint;
   kinds := kinds || 'completed'::text;
   IF uniques IS NOT NULL THEN

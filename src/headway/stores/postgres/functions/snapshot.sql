@@ -40,7 +40,7 @@ RETURN json_build_array(
        WHERE p.namespace_id = ns AND p.class_id = c.class_id AND (p.open OR p.open_at <= at)) parks
     WHERE c.namespace_id = ns),
   (SELECT min(soon) FROM (
-     SELECT (SELECT d.due_at FROM {schema}.delayed d WHERE d.namespace_id = ns
+     SELECT (SELECT d.due_at FROM {schema}.delayed d WHERE d.namespace_id = ns AND d.due_at < {held_at}
               ORDER BY d.namespace_id, d.due_at LIMIT 1)
      UNION ALL
      SELECT (SELECT p.open_at FROM {schema}.park p WHERE p.namespace_id = ns AND p.open_at > at

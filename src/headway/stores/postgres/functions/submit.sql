@@ -1,7 +1,9 @@
 -- submit: keep jobs that are new, recognise those that are known, wake who can run them. All of them, or none.
 -- gives   the numbers of the groups' classes, and a status: ok; stale if other rules are in force than those the steps
---         were made by; or conflict, with the index of the job and which of its keys stands for another one; and for
---         duplicates the jobs that stand in for them
+--         were made by, which a caller's transaction does not use; or conflict, with the index of the job and which of its
+--         keys stands for another one; and for
+--         duplicates the jobs that stand in for them; and the numbers of the jobs, 0 for those that were known
+-- takes   the batch of those jobs that are members, and from which of them an edge comes; none for plain jobs
 -- holds   a job id, an idempotency key or a unique key stands for one job, whichever clients submit at the same time;
 --         inside a caller's transaction (own) every worker is woken, since who begins to wait before its commit is not
 --         seen
@@ -10,15 +12,15 @@ CREATE OR REPLACE FUNCTION {schema}.submit_{version}(
   g_class int[], g_tenant text[], g_persist boolean[], g_lane text[], g_rung text[], g_needs text[],
   ids text[], tasks text[], payloads bytea[], groups int[], steps bigint[], timeouts bigint[], retries int[],
   retry text[], delays bigint[], dues bigint[], expiries bigint[], keys text[], key_ms bigint[], digests bytea[],
-  uniques text[], traces text[], limits text[],
-  OUT status text, OUT bad int, OUT what text, OUT known int[], OUT known_ids text[], OUT classes int[])
+  uniques text[], traces text[], limits text[], batch bigint, members boolean[], awaited boolean[],
+  OUT status text, OUT bad int, OUT what text, OUT known int[], OUT known_ids text[], OUT classes int[],
+  OUT numbers bigint[])
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
   now_at bigint := {schema}.now_ms_{version}(at);
   size int := cardinality(ids);
   given int[];
   skip boolean[];
-  numbers bigint[];
   places bigint[];
   g_fair boolean[];
   g_clock bigint[];
@@ -47,7 +49,7 @@ BEGIN
     INTO g_fair, g_clock, shared
     FROM unnest(g_class, g_tenant, g_persist) WITH ORDINALITY x (class, tenant, persist, o)
     LEFT JOIN {schema}.class c ON c.class_id = x.class;
-  IF shared AND rules IS DISTINCT FROM (SELECT n.rules FROM {schema}.namespace n WHERE n.namespace_id = ns) THEN
+  IF shared AND NOT own AND rules IS DISTINCT FROM (SELECT n.rules FROM {schema}.namespace n WHERE n.namespace_id = ns) THEN
     status := 'stale';
     RETURN;
   END IF;
@@ -135,6 +137,7 @@ BEGIN
         END LOOP;
         SELECT count(*) INTO fresh FROM unnest(skip) s (skipped) WHERE NOT s.skipped;
         IF fresh = 0 THEN
+          numbers := array_fill(0::bigint, ARRAY[size]);
           status := 'ok';
           RETURN;
         END IF;
@@ -200,17 +203,20 @@ BEGIN
 
       INSERT INTO {schema}.job (seq, namespace_id, class_id, order_key, due_at, submitted_at, expires_at, timeout_ms,
                                 max_retries, job_id, task, tenant, trace_id, retry, idempotency_key, unique_key, limits,
-                                payload)
+                                payload, batch_seq, awaited)
       SELECT x.n, ns, g_class[x.g], CASE WHEN x.due IS NULL THEN x.place END, x.due, now_at, now_at + x.expires,
-             x.timeout, x.most, x.id, x.task, g_tenant[x.g], x.trace, x.retry, x.key, x.uniq, x.limits, x.payload
+             x.timeout, x.most, x.id, x.task, g_tenant[x.g], x.trace, x.retry, x.key, x.uniq, x.limits, x.payload,
+             CASE WHEN members[x.o] THEN batch END, awaited[x.o]
         FROM unnest(numbers, groups, places, dues, expiries, timeouts, retries, ids, tasks, traces, retry, keys,
                     uniques, limits, payloads)
              WITH ORDINALITY x (n, g, place, due, expires, timeout, most, id, task, trace, retry, key, uniq, limits,
                                 payload, o)
        WHERE g_persist[x.g] AND skip[x.o] IS NOT TRUE;
-      INSERT INTO {schema}.ready (order_key, seq, eligible_at, expires_at, class_id, tenant, unique_key)
+      INSERT INTO {schema}.ready (order_key, seq, eligible_at, expires_at, class_id, tenant, unique_key, batch_seq,
+                                  awaited)
       SELECT x.place, x.n, now_at, now_at + x.expires, g_class[x.g],
-             CASE WHEN g_fair[x.g] THEN coalesce(g_tenant[x.g], '') END, x.uniq
+             CASE WHEN g_fair[x.g] THEN coalesce(g_tenant[x.g], '') END, x.uniq,
+             CASE WHEN members[x.o] THEN batch END, awaited[x.o]
         FROM unnest(numbers, groups, places, dues, expiries, uniques)
             WITH ORDINALITY x (n, g, place, due, expires, uniq, o)
        WHERE x.due IS NULL AND g_persist[x.g] AND skip[x.o] IS NOT TRUE;

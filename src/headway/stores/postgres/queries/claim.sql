@@ -14,19 +14,19 @@ SELECT d.class_id, d.seq, j.task, j.tenant, j.expires_at, j.unique_key, d.epoch,
 
 -- name: exchange
 -- End leases, record progress, claim and read a snapshot of what waits, in one step.
--- params  namespace_id, now_at, rules, binds, due_done, asker, spot, claim, f_ids, f_seqs, f_tokens, f_states,
+-- params  namespace_id, now_at, rules, binds, due_done, settles, asker, spot, claim, f_ids, f_seqs, f_tokens, f_states,
 --         f_results, f_attempts, f_crashes, f_timeouts, f_problems, f_errors, f_reasons, p_ids, p_seqs, p_tokens,
 --         p_fractions, p_notes, claims, free, free_below, leave_free, classes, t_class, t_most, t_below, t_until,
 --         t_label, t_floor, t_rewound, t_rung, t_pool, r_name, r_prefix, r_limit, r_interval, r_burst, r_tenant,
 --         k_task, k_rules, k_default, paused_tasks, paused_tenants, rung_names, rung_limits, rung_percents, pool_slots,
---         pool_lanes, look, waits, lanes, pictured, bound, skipped_max
+--         pool_lanes, s_task, s_tenant, s_step, look, waits, lanes, pictured, bound, skipped_max
 SELECT * FROM {schema}.exchange_{version}(
-  :namespace_id, :now_at, :rules, :binds, :due_done, :asker, :spot, :claim, :f_ids, :f_seqs, :f_tokens, :f_states,
-  :f_results, :f_attempts, :f_crashes, :f_timeouts, :f_problems, :f_errors, :f_reasons, :p_ids, :p_seqs, :p_tokens,
+  :namespace_id, :now_at, :rules, :binds, :due_done, :settles, :asker, :spot, :claim, :f_ids, :f_seqs, :f_tokens,
+  :f_states, :f_results, :f_attempts, :f_crashes, :f_timeouts, :f_problems, :f_errors, :f_reasons, :p_ids, :p_seqs, :p_tokens,
   :p_fractions, :p_notes, :claims, :free, :free_below, :leave_free, :classes, :t_class, :t_most, :t_below, :t_until,
   :t_label, :t_floor, :t_rewound, :t_rung, :t_pool, :r_name, :r_prefix, :r_limit, :r_interval, :r_burst, :r_tenant,
   :k_task, :k_rules, :k_default, :paused_tasks, :paused_tenants, :rung_names, :rung_limits, :rung_percents, :pool_slots,
-  :pool_lanes, :look, :waits, :lanes, :pictured, :bound, :skipped_max);
+  :pool_lanes, :s_task, :s_tenant, :s_step, :look, :waits, :lanes, :pictured, :bound, :skipped_max);
 
 -- name: progress
 -- Note how far running jobs have come.

@@ -79,8 +79,8 @@ SELECT {schema}.count_usage_{version}(c.namespace_id, array_agg(k.key), array_ag
 -- name: leases_by_seq
 -- The leases that a batch of reports speaks of, locked until the end, with what may change how they end.
 -- params  seqs
-SELECT seq, token, cancel_at, unique_key, limit_keys FROM {schema}.lease WHERE seq = ANY (:seqs::bigint[]) ORDER BY seq
-   FOR UPDATE;
+SELECT seq, token, cancel_at, unique_key, limit_keys, batch_seq, awaited FROM {schema}.lease
+ WHERE seq = ANY (:seqs::bigint[]) ORDER BY seq FOR UPDATE;
 
 -- name: workers_lock
 -- Lock the workers whose leases a batch of reports may end, and the one that asks, in one order.

@@ -5,8 +5,10 @@
 SELECT j.job_id, l.seq, l.token, j.task, CASE WHEN :payloads::boolean THEN j.payload ELSE ''::bytea END AS payload,
        c.lane, j.tenant, j.trace_id, l.epoch, l.attempts, l.crashes, j.max_retries,
        coalesce(l.timeout_ms, j.timeout_ms) AS timeout_ms, j.timeout_ms AS asked_timeout_ms, j.retry,
-       l.started_at, l.cancel_at, c.needs, l.worker_id, c.rung, l.assigned, j.submitted_at, l.eligible_at
+       l.started_at, l.cancel_at, c.needs, l.worker_id, c.rung, l.assigned, j.submitted_at, l.eligible_at,
+       b.batch_id
   FROM held l JOIN {schema}.job j ON j.seq = l.seq JOIN {schema}.class c ON c.class_id = l.class_id
+  LEFT JOIN {schema}.batch b ON b.seq = l.batch_seq
 
 -- name: forget_worker
 -- Forget a worker that has left and holds nothing.

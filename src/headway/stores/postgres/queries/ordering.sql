@@ -26,8 +26,10 @@ SELECT nextval('{schema}.sequence') FROM generate_series(1, :count::int);
 -- params  class_id, order_key, seq, eligible_at, expires_at, unique_key, epoch, attempts, crashes, timeout_ms, token,
 --         error, reason, tenant
 WITH placed AS (UPDATE {schema}.job SET class_id = :class_id, park = '', order_key = :order_key, due_at = NULL
-                 WHERE seq = :seq)
+                 WHERE seq = :seq RETURNING batch_seq, awaited)
 INSERT INTO {schema}.ready (class_id, order_key, seq, eligible_at, expires_at, unique_key, epoch, attempts, crashes,
-                            timeout_ms, token, error, reason, tenant)
-VALUES (:class_id, :order_key, :seq, :eligible_at, :expires_at, :unique_key, :epoch, :attempts, :crashes, :timeout_ms,
-        :token, :error, :reason, :tenant);
+                            timeout_ms, token, error, reason, tenant, batch_seq, awaited)
+SELECT :class_id, :order_key, :seq, :eligible_at::bigint, :expires_at::bigint, :unique_key::text, :epoch::int,
+       :attempts::int, :crashes::int, :timeout_ms::bigint, :token::bytea, :error::text, :reason::text, :tenant::text,
+       placed.batch_seq, placed.awaited
+  FROM placed;

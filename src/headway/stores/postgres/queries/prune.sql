@@ -1,13 +1,17 @@
 -- prune: delete what is kept no longer.
 
 -- name: jobs_delete
--- Forget ended jobs. Where completed ones lie by the day, their rows there stay until the day is dropped.
+-- Forget ended jobs with the edges into them and their steps. Where completed ones lie by the day, their rows there stay
+-- until the day is dropped.
 -- params  seqs, bad
 -- gives   those forgotten
 -- holds   of the others only those go that have not been taken back in the meantime
 WITH o AS (DELETE FROM {schema}.outcome_bad WHERE seq = ANY (:bad::bigint[]) RETURNING seq),
 d AS (DELETE FROM {schema}.outcome_any_day WHERE seq = ANY (:seqs::bigint[])),
-a AS (DELETE FROM {schema}.attempt WHERE seq = ANY (ARRAY(SELECT o.seq FROM o) || :seqs::bigint[]))
+a AS (DELETE FROM {schema}.attempt WHERE seq = ANY (ARRAY(SELECT o.seq FROM o) || :seqs::bigint[])),
+e AS (DELETE FROM {schema}.edge WHERE dependant_seq = ANY (ARRAY(SELECT o.seq FROM o) || :seqs::bigint[])),
+p AS (DELETE FROM {schema}.dependant WHERE seq = ANY (ARRAY(SELECT o.seq FROM o) || :seqs::bigint[])),
+s AS (DELETE FROM {schema}.step WHERE seq = ANY (ARRAY(SELECT o.seq FROM o) || :seqs::bigint[]))
 DELETE FROM {schema}.job WHERE seq = ANY (ARRAY(SELECT o.seq FROM o) || :seqs::bigint[]) RETURNING seq;
 
 -- name: partitions_maintain
@@ -20,22 +24,31 @@ SELECT {schema}.partitions_maintain_{version}(:now_at);
 -- params  state, finished_at, namespace_id, limit
 SELECT o.seq FROM {schema}.outcome_bad o JOIN {schema}.job j ON j.seq = o.seq
  WHERE o.state = :state AND o.finished_at <= :finished_at AND j.namespace_id = :namespace_id
+-- use unneeded
  ORDER BY o.seq LIMIT :limit;
 
 -- name: prune_beyond
 -- Jobs of one state that ended badly, but for the newest ones.
 -- params  state, namespace_id, limit, most
 -- plan    walks the index of what ended badly past the newest ones
-SELECT o.seq FROM {schema}.outcome_bad o JOIN {schema}.job j ON j.seq = o.seq
- WHERE o.state = :state AND j.namespace_id = :namespace_id
- ORDER BY o.finished_at DESC, o.seq DESC LIMIT :limit OFFSET :most;
+SELECT j.seq FROM (SELECT o.seq, j.awaited, j.batch_seq FROM {schema}.outcome_bad o
+                      JOIN {schema}.job j ON j.seq = o.seq
+                     WHERE o.state = :state AND j.namespace_id = :namespace_id
+                     ORDER BY o.finished_at DESC, o.seq DESC OFFSET :most) j
+ WHERE true
+-- use unneeded
+ LIMIT :limit;
 
 -- name: prune_beyond_completed
 -- Completed jobs but for those with the highest numbers.
 -- params  after, namespace_id, limit, most
 -- plan    walks the completed jobs from the highest number on, down to those that were forgotten before
-SELECT o.seq FROM {schema}.outcome_completed o JOIN {schema}.job j ON j.seq = o.seq
- WHERE o.seq > :after AND j.namespace_id = :namespace_id ORDER BY o.seq DESC LIMIT :limit OFFSET :most;
+SELECT j.seq FROM (SELECT o.seq, j.awaited, j.batch_seq FROM {schema}.outcome_completed o
+                      JOIN {schema}.job j ON j.seq = o.seq
+                     WHERE o.seq > :after AND j.namespace_id = :namespace_id ORDER BY o.seq DESC OFFSET :most) j
+ WHERE true
+-- use unneeded
+ LIMIT :limit;
 
 -- name: prune_expiry
 -- The jobs that have expired. Those executing are left for later: they may come back to the queue.
@@ -57,7 +70,9 @@ DELETE FROM {schema}.idempotency WHERE ctid = ANY (ARRAY(
 -- params  after, finished_at, ends_at, limit
 -- gives   no namespace for those that are forgotten: their days will be dropped
 -- plan    days that end later than ends_at are not looked at
-SELECT o.seq, o.finished_at <= :finished_at AS old, j.namespace_id FROM {schema}.outcome_completed o
+SELECT o.seq, o.finished_at <= :finished_at
+-- use unneeded
+       AS old, j.namespace_id FROM {schema}.outcome_completed o
   LEFT JOIN {schema}.job j ON j.seq = o.seq
  WHERE o.seq > :after AND o.finished_at < :ends_at ORDER BY o.seq LIMIT :limit;
 
@@ -88,13 +103,16 @@ UPDATE {schema}.worker SET state = 'dead', waiting = NULL WHERE worker_id IN (
 -- params  namespace_id, states, job_ids, limit
 SELECT o.seq, o.state FROM {schema}.outcome o JOIN {schema}.job j ON j.seq = o.seq
  WHERE j.namespace_id = :namespace_id AND o.state = ANY (:states::text[]) AND j.job_id = ANY (:job_ids::text[])
+-- use unneeded
  ORDER BY o.seq LIMIT :limit;
 
 -- name: purge_states
 -- Jobs that have ended in one of these states.
 -- params  namespace_id, states, limit
 SELECT o.seq, o.state FROM {schema}.outcome o JOIN {schema}.job j ON j.seq = o.seq
- WHERE j.namespace_id = :namespace_id AND o.state = ANY (:states::text[]) ORDER BY o.seq LIMIT :limit;
+ WHERE j.namespace_id = :namespace_id AND o.state = ANY (:states::text[])
+-- use unneeded
+ ORDER BY o.seq LIMIT :limit;
 
 -- name: prune_rates
 -- Forget rates that have caught up with the clock, and limits that count no lease.

@@ -25,13 +25,15 @@ SELECT j.job_id, j.seq, j.task, j.payload, c.lane, c.needs, c.rung, j.tenant, j.
        coalesce(l.progress, o.progress) AS progress, coalesce(l.note, o.note) AS note,
        coalesce(o.error, r.error, d.error) AS error, coalesce(o.reason, r.reason, d.reason) AS reason, o.result_error,
        o.result, coalesce(o.token, r.token, d.token) AS token, j.limits, r.park, l.assigned,
-       coalesce(l.parked_for, o.parked_for) AS parked_for, coalesce(l.parked_ms, o.parked_ms, 0) AS parked_ms
+       coalesce(l.parked_for, o.parked_for) AS parked_for, coalesce(l.parked_ms, o.parked_ms, 0) AS parked_ms,
+       j.batch_seq, j.awaited, b.batch_id
   FROM {schema}.job j JOIN {schema}.class c ON c.class_id = j.class_id
   LEFT JOIN {schema}.lease l ON l.seq = j.seq
   LEFT JOIN {schema}.outcome o ON o.seq = j.seq
   LEFT JOIN {schema}.ready r ON r.class_id = j.class_id AND r.park = j.park AND r.order_key = j.order_key
      AND r.seq = j.seq
   LEFT JOIN {schema}.delayed d ON d.namespace_id = j.namespace_id AND d.due_at = j.due_at AND d.seq = j.seq
+  LEFT JOIN {schema}.batch b ON b.seq = j.batch_seq
 
 -- name: find_any
 -- Jobs in any state, newest first.
@@ -121,7 +123,7 @@ SELECT o.state, count(*) AS count FROM {schema}.outcome_bad o JOIN {schema}.job 
 
 -- name: stats_lanes
 -- Each lane in numbers.
--- params  namespace_id
+-- params  namespace_id, held_at
 SELECT c.lane,
        (sum((SELECT count(*) FROM {schema}.ready r WHERE r.class_id = c.class_id))
          + sum((SELECT count(*) FROM {schema}.transient t WHERE t.class_id = c.class_id)))::bigint AS waiting,
@@ -130,9 +132,11 @@ SELECT c.lane,
                                    ORDER BY r.eligible_at LIMIT 1)
                 ELSE (SELECT r.eligible_at FROM {schema}.ready r WHERE r.class_id = c.class_id AND r.park = ''
                        ORDER BY r.class_id, r.park, r.order_key, r.seq LIMIT 1) END) AS oldest_at,
-       sum((SELECT count(*) FROM {schema}.delayed d WHERE d.namespace_id = c.namespace_id
+       sum((SELECT count(*) FROM {schema}.delayed d WHERE d.namespace_id = c.namespace_id AND d.due_at < :held_at
                AND d.class_id = c.class_id))::bigint AS delayed,
-       sum((SELECT count(*) FROM {schema}.lease l WHERE l.class_id = c.class_id))::bigint AS executing
+       sum((SELECT count(*) FROM {schema}.lease l WHERE l.class_id = c.class_id))::bigint AS executing,
+       sum((SELECT count(*) FROM {schema}.delayed d WHERE d.namespace_id = c.namespace_id AND d.due_at = :held_at
+               AND d.class_id = c.class_id))::bigint AS held
   FROM {schema}.class c WHERE c.namespace_id = :namespace_id GROUP BY c.lane;
 
 -- name: stats_tally

@@ -10,7 +10,7 @@ SELECT status, bad, what, known, known_ids, classes FROM {schema}.submit_{versio
   :g_tenant::text[], :g_persist::boolean[], :g_lane::text[], :g_rung::text[], :g_needs::text[], :ids::text[],
   :tasks::text[], :payloads::bytea[], :groups::int[], :steps::bigint[], :timeouts::bigint[], :retries::int[],
   :retry::text[], :delays::bigint[], :dues::bigint[], :expiries::bigint[], :keys::text[], :key_ms::bigint[],
-  :digests::bytea[], :uniques::text[], :traces::text[], :limits::text[]);
+  :digests::bytea[], :uniques::text[], :traces::text[], :limits::text[], NULL, NULL, NULL);
 
 -- name: submit_many
 -- Keep a batch of plain jobs.

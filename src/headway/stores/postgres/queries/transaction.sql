@@ -3,7 +3,7 @@
 -- name: begin
 -- Begin a transaction on a namespace, with others or alone.
 -- params  namespace_id, now_at, alone
-SELECT now_at, rules, parked FROM {schema}.begin_{version}(:namespace_id, :now_at, :alone);
+SELECT now_at, rules, parked, unsettled FROM {schema}.begin_{version}(:namespace_id, :now_at, :alone);
 
 -- name: count
 -- Add to the totals of this minute.
@@ -55,6 +55,11 @@ DELETE FROM {schema}.watcher WHERE namespace_id = :namespace_id AND name = ANY (
 -- Wake a waiting worker for each job that became eligible.
 -- params  namespace_id, now_at, classes, but
 SELECT {schema}.wake_{version}(:namespace_id, :now_at, :classes, :but);
+
+-- name: wake_any
+-- Wake one waiting worker, whatever it offers.
+-- params  namespace_id, now_at
+SELECT {schema}.wake_any_{version}(:namespace_id, :now_at);
 
 -- name: wake_all
 -- Wake every waiting worker.

@@ -122,22 +122,26 @@ local function add_members(batch, nodes, jobs, members)  -- as ranges, since job
 end
 
 local function add_edges(nodes, waiting, jobs, members, same, back)  -- return the jobs whose edges need not all wait
-  local downs, sources, fresh, settled = {}, {}, {}, {}
+  local fresh, marked, settled = {}, {}, {}
   if #waiting == 0 then return settled end
-  for _, i in ipairs(jobs.fresh) do fresh[jobs.ids[i]], tx.status[jobs.ids[i]] = true, 'L' end
+  for _, i in ipairs(jobs.fresh) do fresh[jobs.ids[i]] = true end
   for k, i in ipairs(jobs.fresh) do
-    local node, member = nodes[i], members[k]
+    local node, member, waits = nodes[i], members[k], true
     if #node > 0 then
-      local seen, edges, left, waits = {}, {}, 0, true
+      local edges, left, seen, seq = {}, 0, #node > 2 and {}, num(tonumber(member) - BASE)
       for at = 1, #node, 2 do
         local source = same[node[at]] or node[at]
-        if not seen[source] then  -- two sources may turn out to be one
-          seen[source], left = true, left + 1
-          waits = waits and not workflow.would_settle(source, node[at + 1])
+        if not (seen and seen[source]) then  -- two sources may turn out to be one
+          if seen then seen[source] = true end
+          left = left + 1
           push(edges, '>' .. source, $edge{rule = node[at + 1], satisfied = '0', place = left})
-          if not downs[source] then push(sources, source) end
-          gather(downs, source, num(tonumber(member) - BASE))
-          push(downs[source], member)
+          call('ZADD', P .. 'down:' .. source, seq, member)
+          if not fresh[source] then
+            waits = waits and not workflow.would_settle(source, node[at + 1])
+            local known = not marked[source] and call('HGET', P .. 'ids', source)
+            if known then workflow.mark_source(known) end
+            marked[source] = true
+          end
         end
       end
       push(edges, 'left', num(left))
@@ -146,11 +150,6 @@ local function add_edges(nodes, waiting, jobs, members, same, back)  -- return t
       if not waits then push(settled, member) end
     end
   end
-  for _, source in ipairs(sources) do
-    local member = not fresh[source] and call('HGET', P .. 'ids', source)
-    if member then workflow.mark_source(member) end
-    bulk('ZADD', P .. 'down:' .. source, downs[source])
-  end
   return settled
 end
 
@@ -158,7 +157,8 @@ end
 -- args     1 to create a batch, its id or the one of the members or '', name, key, tenant and parent (each behind an =,
 --          or ''), 1 if it is open, 1 to release jobs to the back, how many nodes, of each node 1 if it is a member and
 --          then letter and source of each edge; then as submit
--- returns  ok, batch, 1 if it was created, then index and id of each job that another stands in for; or
+-- returns  ok, batch, 1 if this call or an earlier one with its id created it, then index and id of each job that
+--          another stands in for; or
 --          conflict, index, what;  bad_edge, index, source, why;  no_batch, batch;  closed, batch, why
 function submit_graph(keys, args)
   begin(keys, args)
@@ -196,6 +196,6 @@ function submit_graph(keys, args)
   for _, member in ipairs(add_edges(nodes, waiting, jobs, members, same, back)) do workflow.settle_dependant(member) end
   ordering.flush()
   settle()
-  return answer_of(jobs, {'ok', batch or '', create and 1 or 0})
+  return answer_of(jobs, {'ok', batch or '', args[2] == '1' and batch == args[3] and 1 or 0})
 end
 end

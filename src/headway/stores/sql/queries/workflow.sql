@@ -88,7 +88,9 @@ UPDATE {schema}.batch SET total = total + :members, live = live + :members, chil
 -- name: batch_set_state
 -- Note whether a batch is failing, its round, and when it ended.
 -- params  failing, round, finished_at, seq
-UPDATE {schema}.batch SET failing = :failing, round = :round, finished_at = :finished_at WHERE seq = :seq;
+-- gives   whether an edge comes from it
+UPDATE {schema}.batch SET failing = :failing, round = :round, finished_at = :finished_at WHERE seq = :seq
+RETURNING EXISTS (SELECT 1 FROM {schema}.edge e WHERE e.source_seq = :seq);
 
 -- name: dependant_raise
 -- A dependant waits for one edge more.
@@ -188,10 +190,10 @@ SELECT s.key, s.value FROM {schema}.job j JOIN {schema}.step s ON s.seq = j.seq
  WHERE j.job_id = :job_id AND j.namespace_id = :namespace_id ORDER BY s.number;
 
 -- name: unsettled
--- What earlier verbs have left: sources with edges to settle, and cancelled batches with members to cancel.
+-- What earlier verbs have left: sources with edges to settle, then cancelled batches with members to cancel.
 -- params  namespace_id, limit
 SELECT source_seq, members, reached FROM {schema}.unsettled WHERE namespace_id = :namespace_id
- ORDER BY place LIMIT :limit;
+ ORDER BY members, place LIMIT :limit;
 
 -- name: unsettled_delete
 -- Nothing of a source is left.
@@ -201,6 +203,8 @@ DELETE FROM {schema}.unsettled WHERE source_seq = :source_seq AND members = :mem
 -- name: unsettled_put
 -- Note how far the edges of a source were settled, or the members of a batch cancelled.
 -- params  namespace_id, source_seq, members, reached
+-- gives   the source, unless no edge of it is left
 INSERT INTO {schema}.unsettled (namespace_id, source_seq, members, reached)
-VALUES (:namespace_id, :source_seq, :members, :reached)
-    ON CONFLICT (source_seq, members) DO UPDATE SET reached = excluded.reached;
+SELECT CAST(:namespace_id AS INT), CAST(:source_seq AS BIGINT), CAST(:members AS BOOLEAN), CAST(:reached AS BIGINT)
+ WHERE :members OR EXISTS (SELECT 1 FROM {schema}.edge e WHERE e.source_seq = :source_seq AND e.dependant_seq > :reached)
+    ON CONFLICT (source_seq, members) DO UPDATE SET reached = excluded.reached RETURNING source_seq;
