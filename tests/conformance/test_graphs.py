@@ -419,6 +419,15 @@ async def test_a_wrong_graph_leaves_nothing_behind(store: Store) -> None:
     assert await store.get([first.job_id, second.job_id]) == [None, None]
 
 
+async def test_jobs_that_stand_for_each_other_cannot_wait_for_each_other(store: Store) -> None:
+    last = node(job=a_job(unique_key="only"))
+    middle = node(last.job.job_id)
+    first = node(middle.job.job_id, job=a_job(unique_key="only"))  # The store would keep this one for both.
+    with pytest.raises(CycleError):
+        await submit_graph(store, first, middle, last)
+    assert await store.get([first.job.job_id, middle.job.job_id]) == [None, None]
+
+
 async def test_a_tenant_cannot_wait_for_the_job_of_another(store: Store) -> None:
     one = await submit_one(store, a_job(tenant="acme"))
     with pytest.raises(BadEdge):

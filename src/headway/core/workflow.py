@@ -252,8 +252,28 @@ def check_graph(graph: Graph) -> None:
             raise BadEdge(f"{text}; put them into a batch and wait for the batch", index=index)
         if len(sources) < len(node.after):
             raise BadEdge(f"job {index} of the graph names a source twice", index=index)
-    inner: dict[str, int] = {node.job.job_id: index for index, node in enumerate(graph.nodes)}
-    run_order([[inner[edge.source] for edge in node.after if edge.source in inner] for node in graph.nodes])
+    inner = _stand_ins(graph)
+    run_order([
+        [inner[edge.source] for edge in node.after if edge.source in inner] if inner[node.job.job_id] == index else []
+        for index, node in enumerate(graph.nodes)
+    ])  # fmt: skip
+
+
+def _stand_ins(graph: Graph) -> dict[str, int]:
+    """Return the index of the job that a store keeps for each job of a graph: the first one with its id or keys.
+
+    A store drops the edges of the others.
+    """
+    inner: dict[str, int] = {}
+    by_key: dict[tuple[str | None, ...], int] = {}
+    for index, node in enumerate(graph.nodes):
+        job, first = node.job, index
+        if job.idempotency_key is not None:
+            first = by_key.setdefault((job.tenant, job.idempotency_key), first)
+        if job.unique_key is not None:
+            first = by_key.setdefault((job.unique_key,), first)
+        inner.setdefault(job.job_id, first)
+    return inner
 
 
 def run_order(sources: Sequence[Sequence[int]]) -> list[int]:
