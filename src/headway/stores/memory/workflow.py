@@ -274,7 +274,7 @@ def _release(state: MemoryState, record: StoredJob) -> None:
         make_ready(state, record, state.now_at, number=number)
     if record.batch_id is not None:
         state.changed_counts.setdefault(record.batch_id, Counter())["held"] -= 1
-    state.count("released")
+    state.count("unheld")
     state.changed.append(record.new.job_id)
 
 

@@ -154,7 +154,7 @@ async def release(tx: Transaction, seqs: Sequence[int]) -> None:
         if batch_seq is not None:
             tx.changed_counts.setdefault(batch_seq, Counter())["held"] -= 1
         tx.changed.append(job_id)
-    tx.count({"released": len(found)})
+    tx.count({"unheld": len(found)})
 
 
 async def cancel_all(tx: Transaction, reasons: Mapping[int, str]) -> None:

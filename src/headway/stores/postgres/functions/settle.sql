@@ -230,6 +230,6 @@ BEGIN
   UNION ALL
   SELECT ns, x.batch, true, x.reached FROM unnest(u_batch || left_batch, u_reached || left_member) x (batch, reached);
   remains := EXISTS (SELECT FROM {schema}.unsettled u WHERE u.namespace_id = ns);
-  kinds := ARRAY['released', 'cancelled'];
+  kinds := ARRAY['unheld', 'cancelled'];
   counts := ARRAY[released, cancelled];
 END $$;

@@ -188,7 +188,7 @@ local function release(member, number, rec, requeue)
     make_eligible(member, rec, number, requeue, place)
   end
   if extras.batch then workflow.count(extras.batch, 'held', -1) end
-  count('released', 1)
+  count('unheld', 1)
   push(tx.changed, record.id(rec))
   call('SREM', P .. 'held:' .. num(number), member)
 end
