@@ -180,39 +180,57 @@ class Batch(Generic[R]):
 
         Calls that the given calls wait for become members too.
         """
-        remaining = iter([calls] if isinstance(calls, Call) else calls)
-        while part := list(islice(remaining, BATCH)):
-            await self._app.submitter.submit_graph([self._inherit(call) for call in part], batch_id=self.id)
+        for part in self._parts(calls):
+            await self._app.submitter.submit_graph(part, batch_id=self.id)
+
+    def add(self, calls: Iterable[Call[R]]) -> None:
+        """Blocking twin of ``aadd``."""
+        for part in self._parts(calls):
+            self._app.submitter.submit_graph_blocking(part, batch_id=self.id)
 
     async def athen(
         self, task: Task[Concatenate[Results[R], Q], S, Any], /, *args: Q.args, **kwargs: Q.kwargs
     ) -> Job[S]:  # fmt: skip
         """Run a task with the results of the batch as its first argument, once all members have completed."""
-        return await self._callback(task.call(cast("Results[R]", Reference(self.id)), *args, **kwargs), EdgeRule.CANCEL)
+        return await self._acallback(task.call(self._out, *args, **kwargs), EdgeRule.CANCEL)
 
     async def aon_failure(self, task: Task[Q, S, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Job[S]:
         """Run a task once, when the first member has ended without completing."""
-        return await self._callback(task.call(*args, **kwargs), EdgeRule.ON_FAILURE)
+        return await self._acallback(task.call(*args, **kwargs), EdgeRule.ON_FAILURE)
 
     async def aon_done(self, task: Task[Q, S, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Job[S]:
         """Run a task once all members have ended, however they ended."""
-        return await self._callback(task.call(*args, **kwargs), EdgeRule.ON_DONE)
+        return await self._acallback(task.call(*args, **kwargs), EdgeRule.ON_DONE)
 
     def then(self, task: Task[Concatenate[Results[R], Q], S, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Job[S]:
         """Blocking twin of ``athen``."""
-        return self._portal.run(self.athen(task, *args, **kwargs))
+        return self._callback(task.call(self._out, *args, **kwargs), EdgeRule.CANCEL)
 
     def on_failure(self, task: Task[Q, S, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Job[S]:
         """Blocking twin of ``aon_failure``."""
-        return self._portal.run(self.aon_failure(task, *args, **kwargs))
+        return self._callback(task.call(*args, **kwargs), EdgeRule.ON_FAILURE)
 
     def on_done(self, task: Task[Q, S, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Job[S]:
         """Blocking twin of ``aon_done``."""
-        return self._portal.run(self.aon_done(task, *args, **kwargs))
+        return self._callback(task.call(*args, **kwargs), EdgeRule.ON_DONE)
 
-    async def _callback(self, call: Call[S], rule: EdgeRule) -> Job[S]:
-        call = self._inherit(call._replace(links=merge_links(call.links, (Link(self.id, rule),))))
-        return (await self._app.submitter.submit_graph((call,)))[0]
+    @property
+    def _out(self) -> Results[R]:
+        return cast("Results[R]", Reference(self.id))
+
+    async def _acallback(self, call: Call[S], rule: EdgeRule) -> Job[S]:
+        return (await self._app.submitter.submit_graph((self._linked(call, rule),)))[0]
+
+    def _callback(self, call: Call[S], rule: EdgeRule) -> Job[S]:
+        return self._app.submitter.submit_graph_blocking((self._linked(call, rule),))[0]
+
+    def _linked(self, call: Call[S], rule: EdgeRule) -> Call[S]:
+        return self._inherit(call._replace(links=merge_links(call.links, (Link(self.id, rule),))))
+
+    def _parts(self, calls: Iterable[Call[R]]) -> Iterator[list[Call[R]]]:
+        remaining = iter([calls] if isinstance(calls, Call) else calls)
+        while part := list(islice(remaining, BATCH)):
+            yield [self._inherit(call) for call in part]
 
     def _inherit(self, call: Call[S]) -> Call[S]:
         return call if self._new is None else call.inherit(call.new.lane, self._new.tenant)
@@ -275,7 +293,6 @@ class Batch(Generic[R]):
         client = self._app.client
         return await retry_batch(await client.store(), partial(client.retry, who=PYTHON), batch.batch_id, mode)
 
-    add = blocking(aadd)
     status = blocking(astatus)
     record = blocking(arecord)
     join = blocking(ajoin)

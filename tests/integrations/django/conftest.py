@@ -41,6 +41,11 @@ JOB_TABLES = (
     "unique_key",
     "idempotency",
     "park",
+    "batch",
+    "edge",
+    "dependant",
+    "unsettled",
+    "step",
 )
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", SETTINGS)
