@@ -11,6 +11,7 @@ from headway.core.job import JobId, State
 from headway.core.lease import Lease, Report, ReportStatus
 from headway.core.policy.ladder import budget_of
 from headway.core.snapshot import Plan, Take
+from headway.core.workflow import BatchId
 from headway.stores.base import SKIPPED_MAX, WAITING_COUNTED, Exchange, ExchangeReply
 from headway.stores.postgres.connections import ServerError
 from headway.stores.postgres.demands import demand_of
@@ -211,6 +212,7 @@ def _leases(row: Row, takes: Sequence[Take], request: Exchange, memory: Postgres
     worker_id, claim_id, now_at = request.worker_id or "", request.claim_id, row["now_at"]
     keys = [take.key for take in takes]
     budgets = {name: budget_of(memory.rule_index.ladder, name) for name in set(row["l_rung"])}
+    batch_ids = _batch_ids(row)
     leases = []
     for place, seq, job_id, task, payload, tenant, trace, most, asked, submitted_at, more, assigned, damaged in zip(
         row["l_take"], row["l_seq"], row["l_id"], row["l_task"], row["l_payload"], row["l_tenant"], row["l_trace"],
@@ -220,8 +222,8 @@ def _leases(row: Row, takes: Sequence[Take], request: Exchange, memory: Postgres
         lane, needs, rung, persist = keys[place]
         if not rows.are_plain(task, payload, tenant, trace):
             task, tenant, trace = rows.read_text(task) or "", rows.read_text(tenant), rows.read_text(trace)
-        epoch, attempts, crashes, length, retry, eligible_at, batch_id = (
-            (1, 1, 0, asked, None, submitted_at, None) if more is None else read_more(more)
+        epoch, attempts, crashes, length, retry, eligible_at = (
+            (1, 1, 0, asked, None, submitted_at) if more is None else read_more(more)
         )
         rule, unreadable = (None, None) if retry is None else rows.try_retry(retry)
         if damaged is not None:
@@ -230,8 +232,16 @@ def _leases(row: Row, takes: Sequence[Take], request: Exchange, memory: Postgres
             Lease(
                 JobId(job_id), seq, claim_id if persist else b"", task, payload, lane, tenant, trace, epoch,
                 attempts, crashes, most, length, asked, rule, now_at, False, needs, worker_id,
-                rung if persist else None, assigned, budgets[assigned], submitted_at, eligible_at, batch_id,
-                unreadable,
+                rung if persist else None, assigned, budgets[assigned], submitted_at, eligible_at,
+                batch_ids.get(seq), unreadable,
             )
         )  # fmt: skip
     return leases
+
+
+def _batch_ids(row: Row) -> dict[int, BatchId]:
+    """Return the batches of claimed members, by the numbers of the jobs."""
+    if row["b_job"] is None:
+        return {}
+    ids = dict(zip(row["b_seq"] or (), row["b_id"] or (), strict=True))
+    return {seq: ids[of] for seq, of in zip(row["b_job"], row["b_of"], strict=True) if of is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headway.core.errors import BadEdge, BatchClosed, BatchNotFound
+from headway.core.errors import BadEdge, BatchClosed, BatchNotFound, CycleError
 from headway.core.job import ClassKey
 from headway.core.policy.enforced import RuleIndex
 from headway.core.workflow import HELD_AT, BatchId, Graph, GraphReply
@@ -36,7 +36,7 @@ class GraphSubmit:
         self.columns: list[Any] = [
             *(self._batch.columns if self._batch is not None else [None] * 23),
             [node.member for node in nodes],
-            [node.job.job_id in awaited or None for node in nodes],
+            [node.job.job_id in awaited for node in nodes],
             graph.back,
             *_columns(held, 3),
             *_columns(edges, 5),
@@ -48,8 +48,10 @@ class GraphSubmit:
         return {} if self._batch is None else self._batch.classes(row)
 
     def reply(self, row: Mapping[str, Any]) -> GraphReply:
-        """Read the reply. Raises ``BadEdge``, ``BatchNotFound``, ``BatchClosed``, ``IdempotencyConflict``."""
+        """Read the reply. Raises ``BadEdge`` and the other errors of ``Store.submit_graph``."""
         status, index, what = row["status"], row["bad"], row["what"]
+        if status == "cycle":
+            raise CycleError(f"job {index} of the graph waits for {what}, of which it is a member", index=index)
         if status == "unknown":
             raise BadEdge(f"job {index} of the graph waits for {what}, which the store does not have", index=index)
         if status == "foreign":
@@ -60,7 +62,8 @@ class GraphSubmit:
             raise batch_closed(what, cancelled=status == "cancelled")
         replies = [] if self._batch is None else self._batch.answers(row)
         batch_id = None if row["batch_id"] is None else BatchId(row["batch_id"])
-        return GraphReply(replies, batch_id, row["created"])
+        new = self._graph.create
+        return GraphReply(replies, batch_id, new is not None and new.batch_id == batch_id)  # Also if it was repeated.
 
 
 def batch_closed(batch_id: str, *, cancelled: bool) -> BatchClosed:

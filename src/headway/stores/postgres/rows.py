@@ -19,7 +19,7 @@ from headway.stores.unreadable import DAMAGE, why_unreadable
 RUNNING_KEY = "="  # Begins the keys that count running jobs for the ladder and the pool, and no limit's key.
 _ESCAPED = "\x01"
 
-_more = msgspec.json.Decoder(tuple[int, int, int, int, str | None, int, str | None])
+_more = msgspec.json.Decoder(tuple[int, int, int, int, str | None, int])
 _snapshot = msgspec.json.Decoder(
     tuple[
         list[
@@ -97,8 +97,8 @@ class PostgresRows(RowCodec):
 rows = PostgresRows()
 
 
-def read_more(value: str) -> tuple[int, int, int, int, str | None, int, str | None]:
-    """Read the further fields of a claimed job: one that was retried, delayed or held, is in a batch or has a rule."""
+def read_more(value: str) -> tuple[int, int, int, int, str | None, int]:
+    """Read the further fields of a claimed job that was retried, delayed or held, or has a rule for retries."""
     return _more.decode(value)
 
 

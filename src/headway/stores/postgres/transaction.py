@@ -159,7 +159,7 @@ class PostgresTransaction(Transaction):
         self.unsettled, self.uncancelled, self.changed_counts = {}, {}, {}
         try:
             row = await self.runner.row(
-                "settle", self.namespace_id, self.now_at, self.alone, self.edges_left,
+                "settle", self.namespace_id, self.now_at, self.alone, self.has_unsettled, self.edges_left,
                 list(sources), list(sources.values()), [None] * len(sources), list(batches), list(batches.values()),
                 *([list(column) for column in zip(*counts, strict=True)] or (None, None, None)),
                 *self.memory.rule_columns.steps,

@@ -104,14 +104,8 @@ async def cancel(tx: Transaction, row: Row, reason: str) -> State | None:
         tx.notify_worker(row["worker_id"])
     if state is not State.QUEUED:
         return state
-    if row["due_at"] is not None:
-        found = await tx.db.run("delayed_delete", tx.namespace_id, row["due_at"], row["seq"])
-    else:
-        found = await tx.db.run("ready_delete", row["class_id"], row["park"] or "", row["order_key"], row["seq"])
-    if not found:
+    if not await _leave_queue(tx, row):
         return None
-    if row["park"]:
-        await unblock_head(tx, row["class_id"], row["park"])
     check_move(State.QUEUED, State.CANCELLED)
     await tx.db.run(
         "cancel_queued", row["seq"], State.CANCELLED.value, tx.now_at, row["token"], row["eligible_at"], row["epoch"],
@@ -122,6 +116,17 @@ async def cancel(tx: Transaction, row: Row, reason: str) -> State | None:
     tx.count({State.CANCELLED.value: 1})
     tx.moved(row, State.QUEUED, State.CANCELLED, held=-(row["due_at"] == HELD_AT))
     return State.CANCELLED
+
+
+async def _leave_queue(tx: Transaction, row: Row) -> bool:
+    """Take a queued job out of where it waits. Return False if it has just changed."""
+    if row["due_at"] is not None:
+        found = await tx.db.run("delayed_delete", tx.namespace_id, row["due_at"], row["seq"])
+    else:
+        found = await tx.db.run("ready_delete", row["class_id"], row["park"] or "", row["order_key"], row["seq"])
+    if found and row["park"]:
+        await unblock_head(tx, row["class_id"], row["park"])
+    return bool(found)
 
 
 async def retry(tx: Transaction, row: Row, *, alone: bool = False) -> State | None:
@@ -151,11 +156,12 @@ async def is_unique_key_taken(tx: Transaction, row: Row) -> bool:
 
 
 async def take_back(tx: Transaction, row: Row) -> Requeue | None:
-    """Make an ended job as it was before its first attempt. Return it, or None if it has just changed."""
-    if not await tx.db.run("outcome_delete", row["seq"]):
+    """Make an ended or queued job as it was before its first attempt. Return it, or None if it has just changed."""
+    is_queued = row["state"] == State.QUEUED
+    if not (await _leave_queue(tx, row) if is_queued else await tx.db.run("outcome_delete", row["seq"])):
         return None
     key = row["unique_key"]
-    if key is not None:
+    if key is not None and not is_queued:
         await tx.db.run("hold_unique", tx.namespace_id, key, row["job_id"])
     await tx.db.run("retry_job", row["seq"])
     return Requeue(

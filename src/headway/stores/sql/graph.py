@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from headway.core.errors import BadEdge
+from headway.core.errors import BadEdge, CycleError
 from headway.core.job import JobId, SubmitReply
 from headway.core.workflow import (
     HELD_AT,
@@ -40,7 +40,7 @@ async def submit_graph(tx: Transaction, graph: Graph) -> GraphReply:
     """Store a graph. If this raises, the end of the transaction removes what it has written."""
     batch, create = await _find_own_batch(tx, graph)
     await _check_members(tx, graph, batch, create)
-    sources = await _check_sources(tx, graph, create)
+    sources = await _check_sources(tx, graph, batch, create)
     if create is not None:
         batch = await create_batch(tx, create)
         sources[create.batch_id] = _Source(create.batch_id, batch.seq, create.tenant)
@@ -52,7 +52,8 @@ async def submit_graph(tx: Transaction, graph: Graph) -> GraphReply:
     }
     jobs = [node.job._replace(due_at=HELD_AT) if node.after else node.job for node in graph.nodes]
     replies, numbers = await tx.submit_jobs(jobs, marks) if jobs else ([], {})
-    added = [(node, numbers[node.job.job_id]) for node in graph.nodes if node.job.job_id in numbers]
+    new = {node.job.job_id: node for node in reversed(graph.nodes) if node.job.job_id in numbers}
+    added = [(node, numbers[job_id]) for job_id, node in reversed(new.items())]
     if batch is not None:
         await add_members(tx, batch, [node for node, _ in added if node.member])
     dependants = [(node, seq) for node, seq in added if node.after]
@@ -65,7 +66,8 @@ async def submit_graph(tx: Transaction, graph: Graph) -> GraphReply:
         await _mark_sources(tx, sources, dependants, marked)
         await _add_edges(tx, sources, dependants, back=graph.back)
     await tx.settle_edges()
-    return GraphReply(replies, None if batch is None else batch.batch_id, create is not None)
+    batch_id = None if batch is None else batch.batch_id
+    return GraphReply(replies, batch_id, graph.create is not None and batch_id == graph.create.batch_id)
 
 
 async def upstreams(tx: Transaction, job_ids: Sequence[JobId], *, results: bool) -> list[list[Upstream]]:
@@ -105,8 +107,21 @@ async def _check_members(
             check_open(batch, batch.batch_id)
 
 
-async def _check_sources(tx: Transaction, graph: Graph, create: NewBatch | None) -> dict[str, _Source]:
-    """Return the sources that exist already. Raises ``BadEdge``."""
+async def _around(tx: Transaction, batch: BatchHandle | None, create: NewBatch | None) -> set[str]:
+    """Return the batches that cannot end before a member of a graph: its batch and the parents of that batch."""
+    around: set[str] = set() if create is None else {create.batch_id}
+    batch_id = create.parent if create is not None else None if batch is None else batch.batch_id
+    while batch_id is not None:
+        around.add(batch_id)
+        batch_id = await tx.db.first("batch_parent", batch_id, tx.namespace_id)
+    return around
+
+
+async def _check_sources(
+    tx: Transaction, graph: Graph, batch: BatchHandle | None, create: NewBatch | None
+) -> dict[str, _Source]:  # fmt: skip
+    """Return the sources that exist already. Raises ``BadEdge``, ``CycleError``."""
+    around = await _around(tx, batch, create) if any(node.after for node in graph.nodes) else set()
     inner: dict[str, str | None] = {node.job.job_id: node.job.tenant for node in graph.nodes}
     if create is not None:
         inner[create.batch_id] = create.tenant
@@ -114,6 +129,8 @@ async def _check_sources(tx: Transaction, graph: Graph, create: NewBatch | None)
     sources = await _read_sources(tx, outer)
     for index, node in enumerate(graph.nodes):
         for source, _ in node.after:
+            if node.member and source in around:
+                raise CycleError(f"job {index} of the graph waits for {source}, of which it is a member", index=index)
             if source not in inner and source not in sources:
                 raise BadEdge(
                     f"job {index} of the graph waits for {source}, which the store does not have", index=index
@@ -137,13 +154,15 @@ async def _read_sources(tx: Transaction, ids: Iterable[str]) -> dict[str, _Sourc
 async def _resolve(
     tx: Transaction, sources: dict[str, _Source], awaited: set[str], answers: Iterable[tuple[GraphNode, SubmitReply]]
 ) -> None:
-    """Add the existing jobs that the store has in place of jobs of the graph."""
+    """Add the jobs that the store has, or had until it pruned them, in place of jobs of the graph."""
     same = {
         node.job.job_id: reply.job_id
         for node, reply in answers
         if node.job.job_id in awaited and node.job.job_id not in sources
     }
     known = await _read_sources(tx, same.values())
+    for number, other in enumerate(dict.fromkeys(other for other in same.values() if other not in known), 1):
+        known[other] = _Source(other, -number, None, SourceStatus.FAILED)  # No job has a negative number.
     sources |= {job_id: known[other] for job_id, other in same.items()}
 
 

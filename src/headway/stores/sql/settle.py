@@ -20,6 +20,7 @@ from headway.core.workflow import (
 )
 from headway.stores.sql.finish import cancel, is_unique_key_taken, take_back
 from headway.stores.sql.ordering import Ordering, Requeue
+from headway.stores.sql.rows import Row
 from headway.stores.sql.transaction import Transaction
 from headway.stores.unreadable import read_state
 
@@ -38,6 +39,7 @@ async def settle_edges(tx: Transaction) -> bool:
     if not (tx.has_moves or tx.has_unsettled):
         return False
     tx.exclude_others()
+    await _hold_ended_callbacks(tx)
     stored = await _load(tx)
     while True:
         while tx.unsettled and tx.edges_left:
@@ -99,7 +101,6 @@ async def _settle_source(tx: Transaction, source_seq: int) -> None:
     satisfied: list[int] = []
     held: set[int] = set()
     ended: list[int] = []
-    again: dict[int, bool] = {}
     for seq, text, is_satisfied, is_held, state, why in edges:
         rule = EdgeRule(text)
         verdict = verdicts[rule]
@@ -111,13 +112,11 @@ async def _settle_source(tx: Transaction, source_seq: int) -> None:
         elif verdict is EdgeVerdict.CANCEL:
             if is_held:
                 ended.append(seq)
-        elif status is SourceStatus.LIVE and state is not None:
+        elif status is SourceStatus.LIVE:
             because = state == State.CANCELLED and tx.rows.read_text(why) == reason
-            if because or (is_satisfied and rule in CALLBACKS):
-                again[seq] = bool(is_satisfied)
+            if because or is_satisfied:
+                await _wait_again(tx, source_seq, seq, rule if is_satisfied else None, is_held=is_held, state=state)
     await cancel_all(tx, dict.fromkeys(ended, reason))
-    if again:
-        await _hold_again(tx, source_seq, again)
     if satisfied:
         await tx.db.run("edges_satisfy", source_seq, tx.rows.array(satisfied))
         found = await tx.db.run("dependants_lower", tx.rows.array(satisfied))
@@ -167,47 +166,89 @@ async def cancel_all(tx: Transaction, reasons: Mapping[int, str]) -> None:
         tx.changed.append(rows[seq]["job_id"])
 
 
-async def _hold_again(tx: Transaction, source_seq: int, again: dict[int, bool]) -> None:
-    """Hold ended jobs as if they were new, by number, with whether their edge from the source was satisfied."""
-    rows = {row["seq"]: row for row in await tx.db.rows("get_by_seq", tx.rows.array(again))}
-    for seq, was_satisfied in again.items():
-        row = rows[seq]
-        if await is_unique_key_taken(tx, row):
-            continue
-        job = await take_back(tx, row)
-        if job is None:
-            continue
-        if was_satisfied:
-            await tx.db.run("edge_unsatisfy", source_seq, seq)
-            await tx.db.run("dependant_raise", seq)
-        await tx.put_delayed(job, HELD_AT)
-        tx.moved(row, read_state(row["state"]), State.QUEUED, held=1)
-        tx.changed.append(row["job_id"])
-        await _settle_dependant(tx, seq)
+async def _hold_ended_callbacks(tx: Transaction) -> None:
+    """Hold the callbacks again that have ended, and whose batch began a new round while they ran."""
+    if tx.unsettled:
+        found = {seq for (seq,) in await tx.db.run("edges_again", tx.rows.array(tx.unsettled))}
+        for seq in [seq for seq in reversed(tx.unsettled) if seq in found]:
+            await _hold_again(tx, seq)
+
+
+async def _wait_again(
+    tx: Transaction, source_seq: int, seq: int, satisfied: EdgeRule | None, *, is_held: bool, state: str | None
+) -> None:
+    """Let a dependant wait for a source that is live again, if its ending had released or cancelled the dependant.
+
+    ``satisfied``: the rule of the edge, if it is satisfied. ``state``: executing or an ending, None if it is queued.
+    """
+    if satisfied and is_held:
+        await _unsatisfy(tx, source_seq, seq)
+    elif satisfied in CALLBACKS and state == State.EXECUTING:
+        await tx.db.run("edge_again", source_seq, seq)
+        await tx.db.run("jobs_await", tx.rows.array([seq]))  # The mark brings the end of its lease here.
+        await tx.db.run("leases_await", tx.rows.array([seq]))
+    elif satisfied in CALLBACKS:
+        await _hold_again(tx, seq)
+    elif not satisfied:
+        edges = await tx.db.rows("edges_to", tx.rows.array([seq]), False)
+        others = [row["source"] for row in edges if _verdict(row) is EdgeVerdict.CANCEL]
+        if others:
+            await tx.db.run("outcome_set_reason", tx.rows.text(upstream_reason(others[0])), seq)
+            [row] = await tx.db.rows("get_by_seq", tx.rows.array([seq]))
+            tx.changed.append(row["job_id"])
+        else:
+            await _hold_again(tx, seq)
+
+
+async def _hold_again(tx: Transaction, seq: int) -> None:
+    """Hold a job that has ended or been released as if it were new, unless another job uses its unique key now."""
+    [row] = await tx.db.rows("get_by_seq", tx.rows.array([seq]))
+    before = read_state(row["state"])
+    if before is not State.QUEUED and await is_unique_key_taken(tx, row):
+        return
+    job = await take_back(tx, row)
+    if job is None:
+        return
+    await tx.db.run("steps_forget", seq)
+    await tx.put_delayed(job, HELD_AT)
+    if before.ended:
+        tx.moved(row, before, State.QUEUED, held=1)
+    elif row["batch_seq"] is not None:
+        tx.changed_counts.setdefault(row["batch_seq"], Counter())["held"] += 1
+    tx.changed.append(row["job_id"])
+    await _settle_dependant(tx, seq)
 
 
 async def _settle_dependant(tx: Transaction, seq: int) -> None:
     """Settle all edges into a held job at once."""
+    await tx.db.run("edges_again_clear", seq)
     pending = 0
-    newly: list[int] = []
-    reason = None
     for row in await tx.db.rows("edges_to", tx.rows.array([seq]), False):
-        verdict = settle(EdgeRule(row["rule"]), SourceStatus(row["status"]), failing=bool(row["failing"]))
+        verdict = _verdict(row)
         if verdict is EdgeVerdict.CANCEL:
-            reason = upstream_reason(row["source"])
-            break
-        if not row["satisfied"]:
-            if verdict is EdgeVerdict.SATISFY:
-                newly.append(row["source_seq"])
-            else:
-                pending += 1
-    for source_seq in newly:
-        await tx.db.run("edges_satisfy", source_seq, tx.rows.array([seq]))
-        await tx.db.run("dependants_lower", tx.rows.array([seq]))
-    if reason is not None:
-        await cancel_all(tx, {seq: reason})
-    elif not pending:
+            await cancel_all(tx, {seq: upstream_reason(row["source"])})
+            return
+        if verdict is EdgeVerdict.WAIT:
+            pending += 1
+            if row["satisfied"]:
+                await _unsatisfy(tx, row["source_seq"], seq)
+        elif not row["satisfied"]:
+            await tx.db.run("edges_satisfy", row["source_seq"], tx.rows.array([seq]))
+            await tx.db.run("dependants_lower", tx.rows.array([seq]))
+    if not pending:
         await release(tx, [seq])
+
+
+def _verdict(row: Row) -> EdgeVerdict:
+    """Return the verdict on an edge. The edge of a source that was pruned stays satisfied."""
+    if row["satisfied"] and row["pruned"]:
+        return EdgeVerdict.SATISFY
+    return settle(EdgeRule(row["rule"]), SourceStatus(row["status"]), failing=bool(row["failing"]))
+
+
+async def _unsatisfy(tx: Transaction, source_seq: int, seq: int) -> None:
+    await tx.db.run("edge_unsatisfy", source_seq, seq)
+    await tx.db.run("dependant_raise", seq)
 
 
 # ---------------------------------------------------------------------- batches
@@ -233,19 +274,20 @@ async def _write_count(tx: Transaction, batch_seq: int, change: Counter[str]) ->
     batch = await tx.db.row("batch_count", batch_seq, *(change[name] for name in names))
     is_open, live, failed, cancelled, failing, round_, cancel_at, finished_at, parent_seq = batch
     completed = not (failed or cancelled)
-    before = failing, round_, finished_at
+    before = failing, round_, cancel_at, finished_at
     if finished_at is not None and live:
         had_completed = failed == change["failed"] and cancelled == change["cancelled"]
-        failing, round_, finished_at = False, round_ + 1, None
+        failing, round_, cancel_at, finished_at = False, round_ + 1, None, None
+        tx.uncancelled.pop(batch_seq, None)
         _count_child(tx, parent_seq, completed=had_completed, ended=-1)
     if change["bad"] and not failing and cancel_at is None:
         failing = True
     if finished_at is None and not is_open and not live:
         finished_at = tx.now_at
         _count_child(tx, parent_seq, completed=completed, ended=1)
-    if (failing, round_, finished_at) == before:
+    if (failing, round_, cancel_at, finished_at) == before:
         return
-    if await tx.db.first("batch_set_state", bool(failing), round_, finished_at, batch_seq):
+    if await tx.db.first("batch_set_state", bool(failing), round_, cancel_at, finished_at, batch_seq):
         tx.unsettled[batch_seq] = 0
 
 

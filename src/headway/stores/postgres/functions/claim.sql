@@ -1,6 +1,7 @@
 -- claim: lease waiting jobs of one class to a worker, in order and within all limits.
 -- gives   how many, and the leases in order; the highest order key taken from the line of the class, and of all; the
---         ids of jobs that had expired or whose batch is cancelled, and of those with a mark what finish gives of it; more
+--         ids of jobs that had expired or whose batch is cancelled, and of those with a mark what finish gives of it; of
+--         the members of batches the number (b_job) and that of the batch (b_of), and these batches with their ids; more
 --         if it stopped because it had skipped too many jobs
 -- holds   jobs of the line and of open blocked queues come in one order. A job that a limit of its own holds back goes
 --         to the blocked queue of that limit. Where rules bind, the caller holds the namespace alone
@@ -20,7 +21,8 @@ CREATE OR REPLACE FUNCTION {schema}.claim_{version}(
   OUT l_seq bigint[], OUT l_id text[], OUT l_task text[], OUT l_payload bytea[], OUT l_tenant text[],
   OUT l_trace text[], OUT l_retries int[], OUT l_asked bigint[], OUT l_submitted bigint[], OUT l_more text[],
   OUT l_rung text[], OUT l_damaged text[],
-  OUT m_seq bigint[], OUT m_batch bigint[], OUT m_awaited boolean[])
+  OUT m_seq bigint[], OUT m_batch bigint[], OUT m_awaited boolean[],
+  OUT b_job bigint[], OUT b_of bigint[], OUT b_seq bigint[], OUT b_id text[])
 LANGUAGE plpgsql AS $$
 DECLARE
   now_us bigint := now_at * 1000;
@@ -125,10 +127,9 @@ BEGIN
       FROM (SELECT r.*, j.job_id, j.task, j.payload, j.tenant AS job_tenant, j.trace_id, j.max_retries,
                    j.timeout_ms AS asked_ms, j.submitted_at, j.limits,
                    CASE WHEN r.epoch > 0 OR r.timeout_ms IS NOT NULL OR j.retry IS NOT NULL
-                          OR r.eligible_at <> j.submitted_at OR r.batch_seq IS NOT NULL
+                          OR r.eligible_at <> j.submitted_at
                         THEN json_build_array(r.epoch + 1, r.attempts + 1, r.crashes,
-                                              coalesce(r.timeout_ms, j.timeout_ms), j.retry, r.eligible_at,
-                                              (SELECT b.batch_id FROM {schema}.batch b WHERE b.seq = r.batch_seq))::text
+                                              coalesce(r.timeout_ms, j.timeout_ms), j.retry, r.eligible_at)::text
                     END AS more
               FROM (SELECT * FROM (
                       SELECT * FROM (
@@ -153,9 +154,12 @@ BEGIN
     IF marked THEN
       SELECT array_agg(x.batch_seq), array_agg(x.awaited) INTO c_batch, c_awaited
         FROM (SELECT r.batch_seq, r.awaited FROM unnest(c_spot) WITH ORDINALITY s (spot, o)
-                JOIN {schema}.ready r ON r.ctid = s.spot ORDER BY s.o) x;
-      SELECT array_agg(b.seq) INTO cancelled FROM {schema}.batch b
-       WHERE b.seq = ANY (c_batch) AND b.cancel_at IS NOT NULL;
+               CROSS JOIN LATERAL (SELECT * FROM {schema}.ready r WHERE r.ctid = s.spot OFFSET 0) r ORDER BY s.o) x;
+      SELECT array_agg(b.seq) FILTER (WHERE b.cancel_at IS NOT NULL), b_seq || array_agg(b.seq),
+             b_id || array_agg(b.batch_id) INTO cancelled, b_seq, b_id
+        FROM {schema}.batch b WHERE b.seq = ANY (c_batch);
+      b_job := b_job || c_seq;
+      b_of := b_of || c_batch;
       careful := careful OR cancelled IS NOT NULL;
     END IF;
     chosen := NULL;
@@ -402,7 +406,8 @@ BEGIN
                                       WHEN x.assigned IS NOT NULL THEN ARRAY['=rung:' || x.assigned]
                                       ELSE '{}' END, '{}') END,
              x.assigned,
-             CASE WHEN x.queue <> '' THEN {schema}.blocked_for_{version}(x.queue, r_name, r_limit) END, x.batch, x.awaited
+             CASE WHEN x.queue <> '' THEN {schema}.blocked_for_{version}(x.queue, r_name, r_limit) END,
+             x.batch, x.awaited
         FROM unnest(c_seq, c_key, c_eligible, c_timeout, c_epoch, c_attempts, c_crashes, c_sharer, c_unique, c_queue,
                     c_since, held, assigned_each, c_batch, c_awaited)
              WITH ORDINALITY x (seq, order_key, eligible_at, timeout_ms, epoch, attempts, crashes, tenant, unique_key,

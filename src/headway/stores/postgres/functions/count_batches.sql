@@ -1,9 +1,11 @@
 -- count_batches: add to the counts of batches, and find those that are failing, have ended or are live again.
--- gives   the batches whose edges are to be settled, and what changes in the parents of those that ended or are live again
--- holds   each batch is written once, in the order of their numbers, by a session that holds the flow lock or the namespace
---         alone
+-- gives   the batches whose edges are to be settled, those that have begun a new round, and what changes in the parents of
+--         those that ended or are live again
+-- holds   each batch is written once, in the order of their numbers, by a session that holds the flow lock or the
+--         namespace alone
 CREATE OR REPLACE FUNCTION {schema}.count_batches_{version}(
-  now_at bigint, INOUT c_batch bigint[], INOUT c_kind text[], INOUT c_count int[], OUT touched bigint[])
+  now_at bigint, INOUT c_batch bigint[], INOUT c_kind text[], INOUT c_count int[], OUT touched bigint[],
+  OUT reopened bigint[])
 LANGUAGE plpgsql AS $$
 DECLARE
   n_batch bigint[] := c_batch;
@@ -32,15 +34,18 @@ BEGIN
     SELECT * INTO batch FROM {schema}.batch b WHERE b.seq = change.batch FOR NO KEY UPDATE;
     CONTINUE WHEN NOT FOUND;
     reopens := batch.finished_at IS NOT NULL AND batch.live + change.live > 0;
-    fails := change.bad AND batch.cancel_at IS NULL AND (reopens OR NOT batch.failing);
+    fails := change.bad AND (reopens OR batch.cancel_at IS NULL AND NOT batch.failing);
     finishes := batch.finished_at IS NULL AND NOT batch.open AND batch.live + change.live = 0;
     UPDATE {schema}.batch b
        SET live = b.live + change.live, children = b.children + change.children, held = b.held + change.held,
            completed = b.completed + change.completed, failed = b.failed + change.failed,
            cancelled = b.cancelled + change.cancelled, round = b.round + reopens::int,
-           failing = fails OR b.failing AND NOT reopens,
+           failing = fails OR b.failing AND NOT reopens, cancel_at = CASE WHEN NOT reopens THEN b.cancel_at END,
            finished_at = CASE WHEN reopens THEN NULL WHEN finishes THEN now_at ELSE b.finished_at END
      WHERE b.seq = change.batch;
+    IF reopens THEN
+      reopened := reopened || change.batch;
+    END IF;
     IF (reopens OR finishes) AND batch.parent_seq IS NOT NULL THEN
       IF finishes THEN
         batch.failed := batch.failed + change.failed + batch.cancelled + change.cancelled;
@@ -48,7 +53,8 @@ BEGIN
         batch.failed := batch.failed + batch.cancelled;
       END IF;
       c_batch := c_batch || array_fill(batch.parent_seq, ARRAY[4]);
-      c_kind := c_kind || ARRAY['live', 'children', CASE WHEN batch.failed = 0 THEN 'completed' ELSE 'failed' END, 'bad'];
+      c_kind := c_kind || ARRAY['live', 'children', CASE WHEN batch.failed = 0 THEN 'completed' ELSE 'failed' END,
+                                'bad'];
       c_count := c_count || CASE WHEN reopens THEN ARRAY[1, 1, -1, 0]
                                  ELSE ARRAY[-1, -1, 1, (batch.failed <> 0)::int] END;
     END IF;

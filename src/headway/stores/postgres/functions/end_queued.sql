@@ -15,17 +15,18 @@ DECLARE
 BEGIN
   WITH d AS (
     DELETE FROM {schema}.delayed d WHERE d.ctid = ANY (ARRAY(
-      SELECT d.ctid FROM unnest(seqs) s (seq) JOIN {schema}.job j ON j.seq = s.seq
-        JOIN {schema}.delayed d ON d.namespace_id = ns AND d.due_at = j.due_at AND d.seq = j.seq
-         FOR UPDATE OF d SKIP LOCKED))
+      SELECT d.ctid FROM unnest(seqs) s (seq)
+       CROSS JOIN LATERAL (SELECT * FROM {schema}.job j WHERE j.seq = s.seq OFFSET 0) j
+       CROSS JOIN LATERAL (SELECT d.ctid FROM {schema}.delayed d WHERE d.namespace_id = ns AND d.due_at = j.due_at
+                              AND d.seq = j.seq FOR UPDATE SKIP LOCKED) d))
     RETURNING d.seq, d.due_at, NULL::bigint AS eligible_at, d.timeout_ms, d.epoch, d.attempts, d.crashes, d.token,
               d.error, 0 AS class_id, '' AS park),
   r AS (
     DELETE FROM {schema}.ready r WHERE r.ctid = ANY (ARRAY(
-      SELECT r.ctid FROM unnest(seqs) s (seq) JOIN {schema}.job j ON j.seq = s.seq
-        JOIN {schema}.ready r ON r.class_id = j.class_id AND r.park = j.park AND r.order_key = j.order_key
-         AND r.seq = j.seq
-         FOR UPDATE OF r SKIP LOCKED))
+      SELECT r.ctid FROM unnest(seqs) s (seq)
+       CROSS JOIN LATERAL (SELECT * FROM {schema}.job j WHERE j.seq = s.seq OFFSET 0) j
+       CROSS JOIN LATERAL (SELECT r.ctid FROM {schema}.ready r WHERE r.class_id = j.class_id AND r.park = j.park
+                              AND r.order_key = j.order_key AND r.seq = j.seq FOR UPDATE SKIP LOCKED) r))
     RETURNING r.seq, NULL::bigint, r.eligible_at, r.timeout_ms, r.epoch, r.attempts, r.crashes, r.token, r.error,
               r.class_id, r.park),
   e AS (SELECT * FROM d UNION ALL SELECT * FROM r),
@@ -40,7 +41,8 @@ BEGIN
          array_agg(j.unique_key) FILTER (WHERE j.unique_key IS NOT NULL),
          array_agg(e.class_id) FILTER (WHERE e.park <> ''), array_agg(e.park) FILTER (WHERE e.park <> '')
     INTO e_seq, e_awaited, e_id, batches, held, uniques, left_class, left_park
-    FROM (SELECT e.* FROM e ORDER BY array_position(seqs, e.seq)) e JOIN {schema}.job j ON j.seq = e.seq;
+    FROM (SELECT e.* FROM e ORDER BY array_position(seqs, e.seq)) e
+   CROSS JOIN LATERAL (SELECT * FROM {schema}.job j WHERE j.seq = e.seq OFFSET 0) j;
   IF batches IS NOT NULL THEN
     SELECT array_agg(x.batch), array_agg(x.kind), array_agg(x.count) INTO c_batch, c_kind, c_count
       FROM (SELECT x.batch, k.kind, sum(k.count)::int AS count FROM unnest(batches, held) x (batch, held)

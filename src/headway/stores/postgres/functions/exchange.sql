@@ -29,6 +29,7 @@ CREATE OR REPLACE FUNCTION {schema}.exchange_{version}(
   OUT l_take int[], OUT l_seq bigint[], OUT l_id text[], OUT l_task text[], OUT l_payload bytea[], OUT l_tenant text[],
   OUT l_trace text[], OUT l_retries int[], OUT l_asked bigint[], OUT l_submitted bigint[], OUT l_more text[],
   OUT l_rung text[], OUT l_damaged text[],
+  OUT b_job bigint[], OUT b_of bigint[], OUT b_seq bigint[], OUT b_id text[],
   OUT reached bigint[], OUT rewound int[], OUT looked_us bigint, OUT spot tid, OUT picture text)
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
    SET enable_hashjoin = off
@@ -152,8 +153,8 @@ BEGIN
     END IF;
     remains := true;
     IF settles THEN
-      SELECT * INTO moved FROM {schema}.settle_ended_{version}(ns, now_at, binds, m_seq, m_batch, m_awaited, m_state,
-                                                               s_task, s_tenant, s_step);
+      SELECT * INTO moved FROM {schema}.settle_ended_{version}(
+        ns, now_at, binds, unsettled, m_seq, m_batch, m_awaited, m_state, s_task, s_tenant, s_step);
       eligible := eligible || moved.eligible;
       told := told || moved.told;
       kinds := kinds || moved.kinds;
@@ -245,6 +246,12 @@ BEGIN
               coalesce(t_rung[i], 0), rung_names, rung_limits, t_pool[i], usage_keys, usage_deltas, rung_counts);
             got := part.got;
             more := more OR part.more;
+            IF part.b_job IS NOT NULL THEN
+              b_job := b_job || part.b_job;
+              b_of := b_of || part.b_of;
+              b_seq := b_seq || part.b_seq;
+              b_id := b_id || part.b_id;
+            END IF;
             usage_keys := part.usage_keys;
             usage_deltas := part.usage_deltas;
             rung_counts := part.rung_counts;
@@ -335,8 +342,8 @@ BEGIN
       RAISE EXCEPTION USING ERRCODE = 'HW004', MESSAGE = 'a claim has ended jobs that others wait for';
     END IF;
     SELECT * INTO moved FROM {schema}.settle_ended_{version}(
-      ns, now_at, binds, m_seq, m_batch, m_awaited, array_fill('cancelled'::text, ARRAY[cardinality(m_seq)]), s_task,
-      s_tenant, s_step);
+      ns, now_at, binds, unsettled, m_seq, m_batch, m_awaited,
+      array_fill('cancelled'::text, ARRAY[cardinality(m_seq)]), s_task, s_tenant, s_step);
     eligible := eligible || moved.eligible;
     told := told || moved.told;
     kinds := kinds || moved.kinds;

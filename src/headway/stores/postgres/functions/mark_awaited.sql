@@ -15,13 +15,16 @@ BEGIN
       SELECT l.ctid FROM {schema}.lease l WHERE l.seq = ANY (seqs) FOR UPDATE SKIP LOCKED)) RETURNING l.seq),
   r AS (
     UPDATE {schema}.ready r SET awaited = true WHERE r.ctid = ANY (ARRAY(
-      SELECT r.ctid FROM {schema}.job j JOIN {schema}.ready r
-          ON r.class_id = j.class_id AND r.park = j.park AND r.order_key = j.order_key AND r.seq = j.seq
-       WHERE j.seq = ANY (seqs) FOR UPDATE OF r SKIP LOCKED)) RETURNING r.seq),
+      SELECT r.ctid FROM unnest(seqs) s (seq)
+       CROSS JOIN LATERAL (SELECT * FROM {schema}.job j WHERE j.seq = s.seq OFFSET 0) j
+       CROSS JOIN LATERAL (SELECT r.ctid FROM {schema}.ready r WHERE r.class_id = j.class_id AND r.park = j.park
+                              AND r.order_key = j.order_key AND r.seq = j.seq FOR UPDATE SKIP LOCKED) r))
+    RETURNING r.seq),
   d AS (
-    SELECT d.seq FROM {schema}.job j JOIN {schema}.delayed d
-        ON d.namespace_id = ns AND d.due_at = j.due_at AND d.seq = j.seq
-     WHERE j.seq = ANY (seqs) FOR UPDATE OF d SKIP LOCKED),
+    SELECT d.seq FROM unnest(seqs) s (seq)
+     CROSS JOIN LATERAL (SELECT * FROM {schema}.job j WHERE j.seq = s.seq OFFSET 0) j
+     CROSS JOIN LATERAL (SELECT d.seq FROM {schema}.delayed d WHERE d.namespace_id = ns AND d.due_at = j.due_at
+                            AND d.seq = j.seq FOR UPDATE SKIP LOCKED) d),
   o AS (SELECT o.seq FROM {schema}.outcome o WHERE o.seq = ANY (seqs) FOR UPDATE SKIP LOCKED)
   SELECT array_agg(x.seq) INTO found
     FROM (SELECT l.seq FROM l UNION ALL SELECT r.seq FROM r UNION ALL SELECT d.seq FROM d UNION ALL SELECT o.seq FROM o) x;

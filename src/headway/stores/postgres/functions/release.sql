@@ -36,10 +36,12 @@ BEGIN
     FROM (SELECT j.seq, j.batch_seq, j.job_id, j.class_id, j.task, j.tenant, p.due_at, p.back,
                  c.fair OR j.tenant IS NOT NULL AS shared
             FROM unnest(seqs) WITH ORDINALITY s (seq, o)
-            JOIN {schema}.delayed d ON d.namespace_id = ns AND d.due_at = {held_at} AND d.seq = s.seq
-            JOIN {schema}.job j ON j.seq = s.seq JOIN {schema}.dependant p ON p.seq = s.seq
-            JOIN {schema}.class c ON c.class_id = j.class_id
-           ORDER BY s.o FOR UPDATE OF d SKIP LOCKED) x;
+           CROSS JOIN LATERAL (SELECT FROM {schema}.delayed d WHERE d.namespace_id = ns AND d.due_at = {held_at}
+                                  AND d.seq = s.seq FOR UPDATE SKIP LOCKED) d
+           CROSS JOIN LATERAL (SELECT * FROM {schema}.job j WHERE j.seq = s.seq OFFSET 0) j
+           CROSS JOIN LATERAL (SELECT * FROM {schema}.dependant p WHERE p.seq = s.seq OFFSET 0) p
+           CROSS JOIN LATERAL (SELECT * FROM {schema}.class c WHERE c.class_id = j.class_id OFFSET 0) c
+           ORDER BY s.o) x;
   IF unknown IS NOT NULL THEN
     RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = unknown;
   END IF;
@@ -56,17 +58,17 @@ BEGIN
     UPDATE {schema}.job j SET due_at = x.due_at FROM unnest(delays, dues) x (seq, due_at) WHERE j.seq = x.seq;
   END IF;
   IF plain IS NOT NULL THEN
-    WITH d AS (
-      DELETE FROM {schema}.delayed d WHERE d.namespace_id = ns AND d.due_at = {held_at} AND d.seq = ANY (plain)
-      RETURNING d.*),
-    j AS (
-      UPDATE {schema}.job j SET due_at = NULL, park = '', order_key = x.place FROM unnest(plain, places) x (seq, place)
-       WHERE j.seq = x.seq RETURNING j.*)
     INSERT INTO {schema}.ready (order_key, seq, eligible_at, expires_at, timeout_ms, class_id, epoch, attempts, crashes,
                                 unique_key, token, error, reason, batch_seq, awaited)
-    SELECT x.place, d.seq, now_at, j.expires_at, d.timeout_ms, d.class_id, d.epoch, d.attempts, d.crashes, j.unique_key,
+    SELECT x.place, x.seq, now_at, j.expires_at, d.timeout_ms, d.class_id, d.epoch, d.attempts, d.crashes, j.unique_key,
            d.token, d.error, d.reason, j.batch_seq, j.awaited
-      FROM unnest(plain, places) x (seq, place) JOIN d ON d.seq = x.seq JOIN j ON j.seq = x.seq;
+      FROM unnest(plain, places) x (seq, place)
+     CROSS JOIN LATERAL (SELECT * FROM {schema}.delayed d WHERE d.namespace_id = ns AND d.due_at = {held_at}
+                            AND d.seq = x.seq OFFSET 0) d
+     CROSS JOIN LATERAL (SELECT * FROM {schema}.job j WHERE j.seq = x.seq OFFSET 0) j;
+    DELETE FROM {schema}.delayed d WHERE d.namespace_id = ns AND d.due_at = {held_at} AND d.seq = ANY (plain);
+    UPDATE {schema}.job j SET due_at = NULL, park = '', order_key = x.place FROM unnest(plain, places) x (seq, place)
+     WHERE j.seq = x.seq;
     -- Their places lie before those that were taken already. A class that another session rewinds is not waited for:
     -- the next scan from the very start finds them.
     UPDATE {schema}.class c SET rewound = c.rewound + 1 WHERE c.class_id = ANY (ARRAY(
@@ -77,9 +79,11 @@ BEGIN
     FOR job IN
       SELECT j.*, p.back, s.step, d.ctid AS spot, d.epoch, d.attempts, d.crashes, d.timeout_ms AS given_ms, d.token,
              d.error, d.reason
-        FROM unnest(f_seq) WITH ORDINALITY f (seq, o) JOIN {schema}.job j ON j.seq = f.seq
-        JOIN {schema}.dependant p ON p.seq = f.seq
-        JOIN {schema}.delayed d ON d.namespace_id = ns AND d.due_at = {held_at} AND d.seq = f.seq
+        FROM unnest(f_seq) WITH ORDINALITY f (seq, o)
+       CROSS JOIN LATERAL (SELECT d.ctid, d.* FROM {schema}.delayed d WHERE d.namespace_id = ns AND d.due_at = {held_at}
+                              AND d.seq = f.seq OFFSET 0) d
+       CROSS JOIN LATERAL (SELECT * FROM {schema}.job j WHERE j.seq = f.seq OFFSET 0) j
+       CROSS JOIN LATERAL (SELECT * FROM {schema}.dependant p WHERE p.seq = f.seq OFFSET 0) p
         LEFT JOIN LATERAL (SELECT s.step FROM unnest(s_task, s_tenant, s_step) s (task, tenant, step)
                             WHERE s.task = j.task AND s.tenant = coalesce(j.tenant, '') LIMIT 1) s ON true
        ORDER BY f.o

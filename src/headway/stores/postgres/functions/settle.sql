@@ -4,11 +4,14 @@
 -- holds   the caller holds the flow lock or the namespace alone, so that one session at a time settles. It waits for no
 --         job that another session is moving: that is left for later. At most budget edges and members are looked at.
 --         What is left is written in this transaction
+-- plan    every row is looked up by its key, one after the other: without statistics, a join could begin with all held
+--         jobs
 -- takes   sources with the dependant that was reached and, where the caller knows it, their state; cancelled batches
 --         with the member that was reached; held jobs, all of whose edges are to be settled; what changes in which
---         count of which batch; steps and alone, as release takes them
+--         count of which batch; whether earlier verbs have left something; steps and alone, as release takes them
 CREATE OR REPLACE FUNCTION {schema}.settle_{version}(
-  ns int, now_at bigint, alone boolean, budget int, q_source bigint[], q_reached bigint[], q_state text[],
+  ns int, now_at bigint, alone boolean, unsettled boolean, budget int,
+  q_source bigint[], q_reached bigint[], q_state text[],
   u_batch bigint[], u_reached bigint[], dependants bigint[], c_batch bigint[], c_kind text[], c_count int[],
   s_task text[], s_tenant text[], s_step bigint[],
   OUT eligible int[], OUT told text[], OUT kinds text[], OUT counts bigint[], OUT remains boolean)
@@ -36,16 +39,22 @@ DECLARE
   reasons text[];
   part record;
   again record;
+  redo bigint[];           -- Jobs that are to be held again,
+  redo_for bigint[];       -- and because of which source.
+  other text;
   released bigint := 0;
   cancelled bigint := 0;
 BEGIN
-  SELECT array_agg(u.place), array_agg(u.source_seq) FILTER (WHERE NOT u.members) || q_source,
-         array_agg(u.reached) FILTER (WHERE NOT u.members) || q_reached,
-         array_agg(NULL::text) FILTER (WHERE NOT u.members) || q_state,
-         array_agg(u.source_seq) FILTER (WHERE u.members) || u_batch,
-         array_agg(u.reached) FILTER (WHERE u.members) || u_reached
-    INTO stored, q_source, q_reached, q_state, u_batch, u_reached
-    FROM (SELECT * FROM {schema}.unsettled u WHERE u.namespace_id = ns ORDER BY u.namespace_id, u.place LIMIT budget) u;
+  IF unsettled THEN
+    SELECT array_agg(u.place), array_agg(u.source_seq) FILTER (WHERE NOT u.members) || q_source,
+           array_agg(u.reached) FILTER (WHERE NOT u.members) || q_reached,
+           array_agg(NULL::text) FILTER (WHERE NOT u.members) || q_state,
+           array_agg(u.source_seq) FILTER (WHERE u.members) || u_batch,
+           array_agg(u.reached) FILTER (WHERE u.members) || u_reached
+      INTO stored, q_source, q_reached, q_state, u_batch, u_reached
+      FROM (SELECT * FROM {schema}.unsettled u WHERE u.namespace_id = ns ORDER BY u.namespace_id, u.place
+             LIMIT budget) u;
+  END IF;
   IF stored IS NOT NULL THEN
     DELETE FROM {schema}.unsettled u WHERE u.namespace_id = ns AND u.place = ANY (stored);
     -- A caller's transaction has written edges without a look at their sources.
@@ -55,19 +64,61 @@ BEGIN
     SELECT c_batch || array_agg(b.seq), c_kind || array_agg('live'::text), c_count || array_agg(0)
       INTO c_batch, c_kind, c_count FROM {schema}.batch b WHERE b.seq = ANY (q_source);
   END IF;
+  -- Callbacks that ran when a new round of their batch began, and have ended.
+  SELECT array_agg(x.dependant_seq), array_agg(x.source_seq) INTO redo, redo_for
+    FROM (SELECT DISTINCT ON (e.dependant_seq) e.dependant_seq, e.source_seq FROM {schema}.edge e
+           WHERE e.again AND e.dependant_seq = ANY (q_source) ORDER BY e.dependant_seq, e.place) x;
 
   LOOP
-    WHILE cardinality(dependants) > 0 OR cardinality(q_source) > 0 AND budget > 0 LOOP
+    WHILE cardinality(redo) > 0 OR cardinality(dependants) > 0 OR cardinality(q_source) > 0 AND budget > 0 LOOP
+      FOR i IN 1 .. coalesce(cardinality(redo), 0) LOOP
+        SELECT * INTO part FROM {schema}.hold_again_{version}(ns, redo[i]);
+        CONTINUE WHEN part.done IS NULL;
+        IF NOT part.done THEN
+          left_source := left_source || redo_for[i];
+          left_at := left_at || (redo[i] - 1);
+          CONTINUE;
+        END IF;
+        told := told || part.id;
+        dependants := dependants || redo[i];
+        IF part.marked AND part.was IS NOT NULL THEN
+          q_source := q_source || redo[i];
+          q_reached := q_reached || 0::bigint;
+          q_state := q_state || NULL::text;
+        END IF;
+        IF part.batch IS NOT NULL THEN
+          c_batch := c_batch || array_fill(part.batch, ARRAY[3]);
+          c_kind := c_kind || ARRAY['held', 'live', CASE part.was WHEN 'dead_letter' THEN 'failed'
+                                                                  ELSE coalesce(part.was, 'live') END];
+          c_count := c_count || CASE WHEN part.was IS NULL THEN ARRAY[1, 0, 0] ELSE ARRAY[1, 1, -1] END;
+        END IF;
+      END LOOP;
+      redo := NULL;
+      redo_for := NULL;
       whole := coalesce(cardinality(dependants), 0) > 0;
       IF whole THEN
         SELECT array_agg(x.source_seq), array_agg(x.dependant_seq), array_agg(x.rule), array_agg(x.satisfied),
                array_agg(x.source), array_agg(x.status),
                array_agg({schema}.verdict_{version}(x.rule, x.status, x.failing))
           INTO e_source, e_dependant, e_rule, e_satisfied, e_text, e_status, e_verdict
-          FROM (SELECT e.*, s.status, s.failing
-                  FROM unnest(dependants) WITH ORDINALITY d (seq, o) JOIN {schema}.edge e ON e.dependant_seq = d.seq
-                 CROSS JOIN LATERAL {schema}.source_status_{version}(e.source_seq, e.satisfied) s
-                 ORDER BY d.o, e.place) x;
+          FROM (SELECT e.*, count(*) FILTER (WHERE {schema}.verdict_{version}(e.rule, e.status, e.failing) = 'cancel')
+                         OVER (PARTITION BY e.dependant_seq ORDER BY e.place) AS cancels,
+                       {schema}.verdict_{version}(e.rule, e.status, e.failing) = 'cancel' AS is_cancel
+                  FROM (SELECT e.*, d.o, s.status, s.failing
+                          FROM unnest(dependants) WITH ORDINALITY d (seq, o)
+                         CROSS JOIN LATERAL (SELECT * FROM {schema}.edge e WHERE e.dependant_seq = d.seq OFFSET 0) e
+                         CROSS JOIN LATERAL {schema}.source_status_{version}(e.source_seq, e.satisfied) s) e
+                 ORDER BY e.o, e.place) x
+         WHERE x.cancels - x.is_cancel::int = 0;
+        UPDATE {schema}.edge e SET satisfied = false, again = false
+          FROM unnest(e_source, e_dependant, e_verdict, e_satisfied) x (source, dependant, verdict, satisfied)
+         WHERE x.verdict = 'wait' AND x.satisfied AND e.source_seq = x.source AND e.dependant_seq = x.dependant;
+        UPDATE {schema}.dependant p SET pending = p.pending + x.count
+          FROM (SELECT x.dependant, count(*)::int AS count
+                  FROM unnest(e_dependant, e_verdict, e_satisfied) x (dependant, verdict, satisfied)
+                 WHERE x.verdict = 'wait' AND x.satisfied GROUP BY x.dependant) x
+         WHERE p.seq = x.dependant;
+        UPDATE {schema}.edge e SET again = false WHERE e.dependant_seq = ANY (dependants) AND e.again;
         dependants := NULL;
       ELSE
         SELECT array_agg(x.source_seq), array_agg(x.dependant_seq), array_agg(x.rule), array_agg(x.satisfied),
@@ -98,8 +149,9 @@ BEGIN
         SELECT array_agg(x.dependant), array_agg('upstream ' || x.text) INTO wanted, reasons
           FROM (SELECT x.dependant, (array_agg(x.text ORDER BY x.o))[1] AS text, min(x.o) AS o
                   FROM unnest(e_dependant, e_verdict, e_text) WITH ORDINALITY x (dependant, verdict, text, o)
-                  JOIN {schema}.delayed d ON d.namespace_id = ns AND d.due_at = {held_at} AND d.seq = x.dependant
-                 WHERE x.verdict = 'cancel' GROUP BY x.dependant ORDER BY 3) x;
+                 WHERE x.verdict = 'cancel' GROUP BY x.dependant ORDER BY 3) x
+         CROSS JOIN LATERAL (SELECT FROM {schema}.delayed d
+                              WHERE d.namespace_id = ns AND d.due_at = {held_at} AND d.seq = x.dependant OFFSET 0) d;
         IF wanted IS NOT NULL THEN
           SELECT * INTO part FROM {schema}.end_queued_{version}(ns, now_at, wanted, reasons);
           cancelled := cancelled + coalesce(cardinality(part.e_seq), 0);
@@ -112,10 +164,12 @@ BEGIN
             q_reached := q_reached || array_fill(0::bigint, ARRAY[cardinality(part.e_awaited)]);
             q_state := q_state || array_fill('failed'::text, ARRAY[cardinality(part.e_awaited)]);
           END IF;
-          SELECT left_source || array_agg(x.source), left_at || array_agg(x.dependant - 1) INTO left_source, left_at
-            FROM unnest(e_source, e_dependant, e_verdict) x (source, dependant, verdict)
-           WHERE x.verdict = 'cancel' AND x.dependant = ANY (wanted)
-             AND x.dependant <> ALL (coalesce(part.e_seq, '{}'));
+          IF cardinality(wanted) > coalesce(cardinality(part.e_seq), 0) THEN
+            SELECT left_source || array_agg(x.source), left_at || array_agg(x.dependant - 1) INTO left_source, left_at
+              FROM unnest(e_source, e_dependant, e_verdict) x (source, dependant, verdict)
+             WHERE x.verdict = 'cancel' AND x.dependant = ANY (wanted)
+               AND x.dependant <> ALL (coalesce(part.e_seq, '{}'));
+          END IF;
         END IF;
       END IF;
 
@@ -130,12 +184,14 @@ BEGIN
                  WHERE x.verdict = 'satisfy' AND NOT x.satisfied GROUP BY x.dependant) x
          WHERE p.seq = x.dependant;
         wanted := ARRAY(
-          SELECT p.seq
+          SELECT x.dependant
             FROM (SELECT x.dependant, max(x.o) AS o
                     FROM unnest(e_dependant, e_verdict) WITH ORDINALITY x (dependant, verdict, o)
                    WHERE x.verdict = 'satisfy' GROUP BY x.dependant) x
-            JOIN {schema}.dependant p ON p.seq = x.dependant AND p.pending = 0
-            JOIN {schema}.delayed d ON d.namespace_id = ns AND d.due_at = {held_at} AND d.seq = p.seq ORDER BY x.o);
+           CROSS JOIN LATERAL (SELECT FROM {schema}.dependant p WHERE p.seq = x.dependant AND p.pending = 0 OFFSET 0) p
+           CROSS JOIN LATERAL (SELECT FROM {schema}.delayed d WHERE d.namespace_id = ns AND d.due_at = {held_at}
+                                  AND d.seq = x.dependant OFFSET 0) d
+           ORDER BY x.o);
         IF wanted <> '{}' THEN
           SELECT * INTO part FROM {schema}.release_{version}(ns, now_at, alone, wanted, s_task, s_tenant, s_step);
           released := released + coalesce(cardinality(part.f_seq), 0);
@@ -144,46 +200,60 @@ BEGIN
           c_batch := c_batch || part.c_batch;
           c_kind := c_kind || part.c_kind;
           c_count := c_count || part.c_count;
-          SELECT left_source || array_agg(x.source), left_at || array_agg(x.dependant - 1) INTO left_source, left_at
-            FROM unnest(e_source, e_dependant, e_verdict) x (source, dependant, verdict)
-           WHERE x.verdict = 'satisfy' AND x.dependant = ANY (wanted)
-             AND x.dependant <> ALL (coalesce(part.f_seq, '{}'));
+          IF cardinality(wanted) > coalesce(cardinality(part.f_seq), 0) THEN
+            SELECT left_source || array_agg(x.source), left_at || array_agg(x.dependant - 1) INTO left_source, left_at
+              FROM unnest(e_source, e_dependant, e_verdict) x (source, dependant, verdict)
+             WHERE x.verdict = 'satisfy' AND x.dependant = ANY (wanted)
+               AND x.dependant <> ALL (coalesce(part.f_seq, '{}'));
+          END IF;
         END IF;
       END IF;
 
       CONTINUE WHEN whole OR 'live' <> ALL (e_status);
-      -- A source is live again. Hold the dependants that were cancelled because of it, and the callbacks of a batch
-      -- whose new round has begun.
+      -- A source is live again, so its dependants wait for it again.
       FOR again IN
-        SELECT DISTINCT ON (x.dependant) x.*, o.state, o.epoch, j.class_id, j.job_id, j.unique_key, j.batch_seq,
-               j.awaited
+        SELECT x.*, h.held, l.leased, o.state, o.reason
           FROM unnest(e_source, e_dependant, e_rule, e_satisfied, e_text, e_status, e_verdict) WITH ORDINALITY
                x (source, dependant, rule, satisfied, text, status, verdict, o)
-          JOIN {schema}.outcome o ON o.seq = x.dependant JOIN {schema}.job j ON j.seq = x.dependant
-         WHERE x.verdict = 'wait' AND x.status = 'live'
-           AND (o.state = 'cancelled' AND o.reason = 'upstream ' || x.text
-                OR x.satisfied AND x.rule IN ('on_failure', 'on_done'))
-         ORDER BY x.dependant, x.o
+          LEFT JOIN LATERAL (SELECT true AS held FROM {schema}.delayed d WHERE d.namespace_id = ns
+                                AND d.due_at = {held_at} AND d.seq = x.dependant OFFSET 0) h ON true
+          LEFT JOIN LATERAL (SELECT true AS leased FROM {schema}.lease l WHERE l.seq = x.dependant OFFSET 0) l ON true
+          LEFT JOIN LATERAL (SELECT o.state, o.reason FROM {schema}.outcome o WHERE o.seq = x.dependant OFFSET 0) o
+                 ON true
+         WHERE x.verdict = 'wait' AND x.status = 'live' ORDER BY x.o
       LOOP
-        CONTINUE WHEN again.unique_key IS NOT NULL AND EXISTS (
-          SELECT FROM {schema}.unique_key u WHERE u.namespace_id = ns AND u.unique_key = again.unique_key);
-        IF NOT {schema}.hold_again_{version}(ns, again.source, again.dependant, again.satisfied) THEN
-          left_source := left_source || again.source;
-          left_at := left_at || (again.dependant - 1);
-          CONTINUE;
-        END IF;
-        told := told || again.job_id;
-        dependants := dependants || again.dependant;
-        IF again.awaited THEN
-          q_source := q_source || again.dependant;
-          q_reached := q_reached || 0::bigint;
-          q_state := q_state || NULL::text;
-        END IF;
-        IF again.batch_seq IS NOT NULL THEN
-          c_batch := c_batch || array_fill(again.batch_seq, ARRAY[3]);
-          c_kind := c_kind || ARRAY['live', 'held', CASE again.state WHEN 'dead_letter' THEN 'failed'
-                                                                     ELSE again.state END];
-          c_count := c_count || ARRAY[1, 1, -1];
+        CONTINUE WHEN again.dependant = ANY (redo);
+        IF again.satisfied AND again.held THEN
+          UPDATE {schema}.edge e SET satisfied = false
+           WHERE e.source_seq = again.source AND e.dependant_seq = again.dependant;
+          UPDATE {schema}.dependant p SET pending = p.pending + 1 WHERE p.seq = again.dependant;
+        ELSIF again.satisfied AND again.rule IN ('on_failure', 'on_done') AND again.leased THEN
+          -- The mark makes the end of the callback's lease come here.
+          UPDATE {schema}.lease l SET awaited = true WHERE l.ctid = ANY (ARRAY(
+            SELECT l.ctid FROM {schema}.lease l WHERE l.seq = again.dependant FOR UPDATE SKIP LOCKED));
+          IF FOUND THEN
+            UPDATE {schema}.job j SET awaited = true WHERE j.seq = again.dependant AND j.awaited IS NOT TRUE;
+            UPDATE {schema}.edge e SET again = true
+             WHERE e.source_seq = again.source AND e.dependant_seq = again.dependant;
+          ELSE
+            left_source := left_source || again.source;
+            left_at := left_at || (again.dependant - 1);
+          END IF;
+        ELSIF again.satisfied AND again.rule IN ('on_failure', 'on_done') THEN
+          redo := redo || again.dependant;
+          redo_for := redo_for || again.source;
+        ELSIF again.state = 'cancelled' AND again.reason = 'upstream ' || again.text THEN
+          SELECT e.source INTO other FROM {schema}.edge e
+           CROSS JOIN LATERAL {schema}.source_status_{version}(e.source_seq, e.satisfied) s
+           WHERE e.dependant_seq = again.dependant
+             AND {schema}.verdict_{version}(e.rule, s.status, s.failing) = 'cancel' ORDER BY e.place LIMIT 1;
+          IF FOUND THEN
+            UPDATE {schema}.outcome o SET reason = 'upstream ' || other WHERE o.seq = again.dependant;
+            told := told || (SELECT j.job_id FROM {schema}.job j WHERE j.seq = again.dependant);
+          ELSE
+            redo := redo || again.dependant;
+            redo_for := redo_for || again.source;
+          END IF;
         END IF;
       END LOOP;
     END LOOP;
@@ -218,6 +288,13 @@ BEGIN
     c_batch := part.c_batch;
     c_kind := part.c_kind;
     c_count := part.c_count;
+    IF part.reopened IS NOT NULL THEN
+      DELETE FROM {schema}.unsettled u WHERE u.namespace_id = ns AND u.members AND u.source_seq = ANY (part.reopened);
+      SELECT array_agg(u.batch), array_agg(u.reached) INTO u_batch, u_reached
+        FROM unnest(u_batch, u_reached) u (batch, reached) WHERE u.batch <> ALL (part.reopened);
+      SELECT array_agg(u.batch), array_agg(u.reached) INTO left_batch, left_member
+        FROM unnest(left_batch, left_member) u (batch, reached) WHERE u.batch <> ALL (part.reopened);
+    END IF;
     IF part.touched IS NOT NULL THEN
       q_source := q_source || part.touched;
       q_reached := q_reached || array_fill(0::bigint, ARRAY[cardinality(part.touched)]);
@@ -225,11 +302,15 @@ BEGIN
     END IF;
   END LOOP;
 
-  INSERT INTO {schema}.unsettled (namespace_id, source_seq, members, reached)
-  SELECT ns, x.source, false, x.reached FROM unnest(q_source || left_source, q_reached || left_at) x (source, reached)
-  UNION ALL
-  SELECT ns, x.batch, true, x.reached FROM unnest(u_batch || left_batch, u_reached || left_member) x (batch, reached);
-  remains := EXISTS (SELECT FROM {schema}.unsettled u WHERE u.namespace_id = ns);
+  remains := false;
+  IF unsettled OR cardinality(q_source) > 0 OR cardinality(u_batch) > 0 OR left_source IS NOT NULL
+     OR left_batch IS NOT NULL THEN
+    INSERT INTO {schema}.unsettled (namespace_id, source_seq, members, reached)
+    SELECT ns, x.source, false, x.reached FROM unnest(q_source || left_source, q_reached || left_at) x (source, reached)
+    UNION ALL
+    SELECT ns, x.batch, true, x.reached FROM unnest(u_batch || left_batch, u_reached || left_member) x (batch, reached);
+    remains := EXISTS (SELECT FROM {schema}.unsettled u WHERE u.namespace_id = ns);
+  END IF;
   kinds := ARRAY['unheld', 'cancelled'];
   counts := ARRAY[released, cancelled];
 END $$;

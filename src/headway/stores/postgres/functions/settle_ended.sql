@@ -2,7 +2,7 @@
 -- gives   as settle
 -- takes   of each job that has ended its number, its batch, whether an edge comes from it, and its state
 CREATE OR REPLACE FUNCTION {schema}.settle_ended_{version}(
-  ns int, now_at bigint, alone boolean, m_seq bigint[], m_batch bigint[], m_awaited boolean[], m_state text[],
+  ns int, now_at bigint, alone boolean, unsettled boolean, m_seq bigint[], m_batch bigint[], m_awaited boolean[], m_state text[],
   s_task text[], s_tenant text[], s_step bigint[],
   OUT eligible int[], OUT told text[], OUT kinds text[], OUT counts bigint[], OUT remains boolean)
 LANGUAGE plpgsql AS $$
@@ -24,6 +24,6 @@ BEGIN
                                       ('bad', (m.state <> 'completed')::int)) k (kind, count)
            WHERE m.batch IS NOT NULL GROUP BY m.batch, k.kind) x;
   SELECT s.eligible, s.told, s.kinds, s.counts, s.remains INTO eligible, told, kinds, counts, remains
-    FROM {schema}.settle_{version}(ns, now_at, alone, {settled_max}, q_source, q_reached, q_state, NULL, NULL, NULL,
+    FROM {schema}.settle_{version}(ns, now_at, alone, unsettled, {settled_max}, q_source, q_reached, q_state, NULL, NULL, NULL,
                                    c_batch, c_kind, c_count, s_task, s_tenant, s_step) s;
 END $$;

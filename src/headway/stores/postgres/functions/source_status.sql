@@ -1,5 +1,6 @@
 -- source_status: the state of the source of an edge: live, completed or failed, and whether it is a batch that is failing.
--- takes   whether the edge is satisfied: of a source that was pruned, nothing else tells how it ended
+-- takes   whether the edge is satisfied: of a source that was pruned, nothing else tells how it ended. It is then such that
+--         the verdict is the same again
 CREATE OR REPLACE FUNCTION {schema}.source_status_{version}(source bigint, satisfied boolean, OUT status text,
                                                             OUT failing boolean)
 LANGUAGE plpgsql STABLE AS $$
@@ -12,8 +13,10 @@ BEGIN
   failing := false;
   SELECT CASE WHEN o.state = 'completed' THEN 'completed' ELSE 'failed' END INTO status
     FROM {schema}.outcome o WHERE o.seq = source;
-  IF NOT FOUND THEN
-    status := CASE WHEN EXISTS (SELECT FROM {schema}.job j WHERE j.seq = source) THEN 'live'
-                   WHEN satisfied THEN 'completed' ELSE 'failed' END;
+  IF NOT FOUND AND EXISTS (SELECT FROM {schema}.job j WHERE j.seq = source) THEN
+    status := 'live';
+  ELSIF status IS NULL THEN
+    status := CASE WHEN satisfied THEN 'completed' ELSE 'failed' END;
+    failing := satisfied;
   END IF;
 END $$;

@@ -206,7 +206,7 @@ BEGIN
                                 payload, batch_seq, awaited)
       SELECT x.n, ns, g_class[x.g], CASE WHEN x.due IS NULL THEN x.place END, x.due, now_at, now_at + x.expires,
              x.timeout, x.most, x.id, x.task, g_tenant[x.g], x.trace, x.retry, x.key, x.uniq, x.limits, x.payload,
-             CASE WHEN members[x.o] THEN batch END, awaited[x.o]
+             CASE WHEN members[x.o] THEN batch END, awaited[x.o] OR NULL
         FROM unnest(numbers, groups, places, dues, expiries, timeouts, retries, ids, tasks, traces, retry, keys,
                     uniques, limits, payloads)
              WITH ORDINALITY x (n, g, place, due, expires, timeout, most, id, task, trace, retry, key, uniq, limits,
@@ -216,7 +216,7 @@ BEGIN
                                   awaited)
       SELECT x.place, x.n, now_at, now_at + x.expires, g_class[x.g],
              CASE WHEN g_fair[x.g] THEN coalesce(g_tenant[x.g], '') END, x.uniq,
-             CASE WHEN members[x.o] THEN batch END, awaited[x.o]
+             CASE WHEN members[x.o] THEN batch END, awaited[x.o] OR NULL
         FROM unnest(numbers, groups, places, dues, expiries, uniques)
             WITH ORDINALITY x (n, g, place, due, expires, uniq, o)
        WHERE x.due IS NULL AND g_persist[x.g] AND skip[x.o] IS NOT TRUE;

@@ -1,6 +1,6 @@
 -- submit_graph: keep the batch, the jobs and the edges of a graph, or nothing of it.
--- gives   as submit; or a status: unknown or foreign, with the index of a job and a source that the store does not have
---         or that is of another tenant; missing or closed, with a batch; and the batch of the members, and whether it is
+-- gives   as submit; or a status: unknown, foreign or cycle, with the index of a job and a source that the store does not
+--         have, that is of another tenant, or of which the job is a member; missing or closed, with a batch; and the batch of the members, and whether it is
 --         new. It raises HW005 if the batch has ended meanwhile
 -- holds   to settle an edge from what existed before, it takes the locks of the namespace and of the flow before any row,
 --         as an exchange does. Inside a caller's transaction (own) it takes neither, and no job is settled: what existed before is left unsettled, so that the
@@ -36,8 +36,7 @@ DECLARE
   fresh int := 0;          -- New members,
   fresh_held int := 0;     -- and those of them that are held.
   existing bigint[];       -- Sources that existed before,
-  existing_at bigint[];    -- with their first new dependants.
-  dependants bigint[];
+  dependants bigint[];     -- and the new jobs that wait for one of them.
   missed bigint[];
 BEGIN
   created := false;
@@ -82,14 +81,23 @@ BEGIN
       e_inner := array_replace(e_inner, 0, NULL);
     END IF;
     IF e_node IS NOT NULL THEN
-      SELECT x.node - 1, x.source, CASE WHEN x.found THEN 'foreign' ELSE 'unknown' END INTO bad, what, status
-        FROM (SELECT e.node, e.source, e.o, e.inner_node IS NOT NULL OR j.seq IS NOT NULL OR b.seq IS NOT NULL AS found,
+      WITH RECURSIVE around AS (
+        SELECT given_id COLLATE "C" AS id, CASE WHEN created THEN parent_seq
+                                    ELSE (SELECT b.parent_seq FROM {schema}.batch b WHERE b.seq = target.seq) END AS seq
+        UNION ALL SELECT b.batch_id, b.parent_seq FROM around a JOIN {schema}.batch b ON b.seq = a.seq)
+      SELECT x.node - 1, x.source, CASE WHEN x.cycle THEN 'cycle' WHEN x.found THEN 'foreign' ELSE 'unknown' END
+        INTO bad, what, status
+        FROM (SELECT e.node, e.source, e.o,
+                     members[e.node] AND e.source IN (SELECT a.id FROM around a UNION ALL SELECT target.batch_id) AS cycle,
+                     e.inner_node IS NOT NULL OR j.seq IS NOT NULL OR b.seq IS NOT NULL AS found,
                      CASE WHEN e.inner_node > 0 THEN g_tenant[groups[e.inner_node]] WHEN e.inner_node = 0 THEN b_tenant
                           ELSE coalesce(j.tenant, b.tenant) END AS tenant
                 FROM unnest(e_node, e_source, e_inner) WITH ORDINALITY e (node, source, inner_node, o)
-                LEFT JOIN {schema}.job j ON e.inner_node IS NULL AND j.job_id = e.source AND j.namespace_id = ns
-                LEFT JOIN {schema}.batch b ON e.inner_node IS NULL AND b.batch_id = e.source AND b.namespace_id = ns) x
-       WHERE NOT x.found OR g_tenant[groups[x.node]] <> coalesce(x.tenant, '')
+                LEFT JOIN LATERAL (SELECT j.seq, j.tenant FROM {schema}.job j WHERE e.inner_node IS NULL
+                                      AND j.job_id = e.source AND j.namespace_id = ns OFFSET 0) j ON true
+                LEFT JOIN LATERAL (SELECT b.seq, b.tenant FROM {schema}.batch b WHERE e.inner_node IS NULL
+                                      AND b.batch_id = e.source AND b.namespace_id = ns OFFSET 0) b ON true) x
+       WHERE x.cycle OR NOT x.found OR g_tenant[groups[x.node]] <> coalesce(x.tenant, '')
        ORDER BY x.o LIMIT 1;
       IF FOUND THEN
         RETURN;
@@ -139,10 +147,10 @@ BEGIN
       END IF;
       RETURN;
     END IF;
-    SELECT count(*) FILTER (WHERE x.member),
-           count(*) FILTER (WHERE x.member AND x.o = ANY (w_node)) INTO fresh, fresh_held
-      FROM unnest(numbers, members) WITH ORDINALITY x (number, member, o)
-     WHERE x.number > 0 AND target.seq IS NOT NULL;
+    IF target.seq IS NOT NULL THEN
+      SELECT count(*) INTO fresh FROM unnest(numbers, members) x (number, member) WHERE x.number > 0 AND x.member;
+      SELECT count(*) INTO fresh_held FROM unnest(w_node) w (node) WHERE numbers[w.node] > 0 AND members[w.node];
+    END IF;
   END IF;
   IF fresh > 0 THEN
     UPDATE {schema}.batch b SET total = b.total + fresh, live = b.live + fresh, held = b.held + fresh_held
@@ -173,12 +181,14 @@ BEGIN
     END IF;
     INSERT INTO {schema}.edge (source_seq, dependant_seq, place, satisfied, rule, source)
     SELECT coalesce(CASE WHEN e.inner_node > 0 THEN node_seq[e.inner_node] WHEN e.inner_node = 0 THEN target.seq END,
-                    j.seq, b.seq),
+                    j.seq, b.seq, 0),  -- A key may stand for a job that was pruned. It has failed for its dependants.
            numbers[e.node], e.place, false, e.rule,
-           CASE WHEN e.inner_node > 0 THEN node_id[e.inner_node] ELSE e.source END
+           CASE WHEN e.inner_node > 0 AND numbers[e.inner_node] = 0 THEN node_id[e.inner_node] ELSE e.source END
       FROM unnest(e_node, e_place, e_source, e_inner, e_rule) WITH ORDINALITY e (node, place, source, inner_node, rule, o)
-      LEFT JOIN {schema}.job j ON e.inner_node IS NULL AND j.job_id = e.source AND j.namespace_id = ns
-      LEFT JOIN {schema}.batch b ON e.inner_node IS NULL AND b.batch_id = e.source AND b.namespace_id = ns
+      LEFT JOIN LATERAL (SELECT j.seq FROM {schema}.job j WHERE e.inner_node IS NULL AND j.job_id = e.source
+                            AND j.namespace_id = ns OFFSET 0) j ON true
+      LEFT JOIN LATERAL (SELECT b.seq FROM {schema}.batch b WHERE e.inner_node IS NULL AND b.batch_id = e.source
+                            AND b.namespace_id = ns OFFSET 0) b ON true
      WHERE numbers[e.node] > 0 ORDER BY e.o
         ON CONFLICT DO NOTHING;
     INSERT INTO {schema}.dependant (seq, pending, due_at, back)
@@ -189,14 +199,11 @@ BEGIN
     GET DIAGNOSTICS fresh_held = ROW_COUNT;
     PERFORM {schema}.count_up_{version}(ns, now_at, ARRAY['held'], ARRAY[fresh_held]::bigint[], own);
     -- Sources that existed before.
-    SELECT array_agg(x.source_seq), array_agg(x.first - 1) INTO existing, existing_at
-      FROM (SELECT e.source_seq, min(e.dependant_seq) AS first
-              FROM (SELECT DISTINCT numbers[x.node] AS seq FROM unnest(e_node, e_inner) x (node, inner_node)
-                     WHERE numbers[x.node] > 0
-                       AND (x.inner_node IS NULL OR numbers[x.inner_node] = 0)) w
-              JOIN {schema}.edge e ON e.dependant_seq = w.seq
-             WHERE e.source_seq <> ALL (numbers) AND (NOT created OR e.source_seq <> target.seq)
-             GROUP BY e.source_seq ORDER BY 2) x;
+    SELECT array_agg(DISTINCT e.dependant_seq), array_agg(DISTINCT e.source_seq) INTO dependants, existing
+      FROM unnest(e_node, e_place, e_inner) x (node, place, inner_node)
+     CROSS JOIN LATERAL (SELECT e.source_seq, e.dependant_seq FROM {schema}.edge e
+                          WHERE e.dependant_seq = numbers[x.node] AND e.place = x.place OFFSET 0) e
+     WHERE numbers[x.node] > 0 AND (x.inner_node IS NULL OR x.inner_node > 0 AND numbers[x.inner_node] = 0);
   END IF;
   IF existing IS NULL AND NOT (created AND NOT b_open AND fresh = 0) THEN
     RETURN;
@@ -208,19 +215,16 @@ BEGIN
   END IF;
   IF NOT locked THEN
     INSERT INTO {schema}.unsettled (namespace_id, source_seq, members, reached)
-    SELECT ns, x.source, false, x.reached FROM unnest(existing, existing_at) x (source, reached)
+    SELECT ns, x.source, false, dependants[1] - 1 FROM unnest(existing) x (source)
     UNION ALL SELECT ns, target.seq, false, 0 WHERE created AND NOT b_open AND fresh = 0;
     PERFORM pg_notify(n.channel, '*') FROM {schema}.namespace n WHERE n.namespace_id = ns;
     RETURN;
   END IF;
   missed := {schema}.mark_awaited_{version}(ns, existing);
   INSERT INTO {schema}.unsettled (namespace_id, source_seq, members, reached)
-  SELECT ns, x.source, false, x.reached FROM unnest(existing, existing_at) x (source, reached)
-   WHERE x.source = ANY (missed);
-  dependants := ARRAY(SELECT DISTINCT e.dependant_seq FROM {schema}.edge e
-                       WHERE e.source_seq = ANY (existing) AND e.dependant_seq = ANY (numbers) ORDER BY 1);
+  SELECT ns, x.source, false, dependants[1] - 1 FROM unnest(missed) x (source);
   SELECT * INTO moved FROM {schema}.settle_{version}(
-    ns, now_at, alone, {settled_max}, NULL, NULL, NULL, NULL, NULL, dependants,
+    ns, now_at, alone, false, {settled_max}, NULL, NULL, NULL, NULL, NULL, dependants,
     CASE WHEN created THEN ARRAY[target.seq] END, CASE WHEN created THEN ARRAY['live'] END,
     CASE WHEN created THEN ARRAY[0] END, s_task, s_tenant, s_step);
   IF moved.eligible IS NOT NULL THEN

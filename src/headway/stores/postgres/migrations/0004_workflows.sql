@@ -43,11 +43,13 @@ CREATE TABLE {schema}.edge (
   dependant_seq bigint NOT NULL,
   place int NOT NULL,          -- the order in which the edges of a dependant were given
   satisfied boolean NOT NULL,
+  again boolean NOT NULL DEFAULT false,  -- a new round began while the callback ran: it is held again when it has ended
   rule text COLLATE "C" NOT NULL,
   source text COLLATE "C" NOT NULL,
   PRIMARY KEY (source_seq, dependant_seq)
 ) WITH (fillfactor = 50);
 CREATE INDEX edge_dependant ON {schema}.edge (dependant_seq, place);
+CREATE INDEX edge_again ON {schema}.edge (dependant_seq) WHERE again;
 
 -- One row for each job with edges, for as long as the job. pending counts its unsatisfied edges.
 CREATE TABLE {schema}.dependant (

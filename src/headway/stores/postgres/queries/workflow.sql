@@ -19,10 +19,10 @@ SELECT token FROM {schema}.lease WHERE seq = :seq FOR NO KEY UPDATE;
 
 -- name: settle
 -- Settle edges, cancel members of cancelled batches and count what has changed in batches, in one step.
--- params  namespace_id, now_at, alone, budget, sources, reached, states, batches, members, c_batch, c_kind, c_count,
---         s_task, s_tenant, s_step
-SELECT * FROM {schema}.settle_{version}(:namespace_id, :now_at, :alone, :budget, :sources, :reached, :states, :batches,
-                                        :members, NULL, :c_batch, :c_kind, :c_count, :s_task, :s_tenant, :s_step);
+-- params  namespace_id, now_at, alone, unsettled, budget, sources, reached, states, batches, members, c_batch, c_kind,
+--         c_count, s_task, s_tenant, s_step
+SELECT * FROM {schema}.settle_{version}(:namespace_id, :now_at, :alone, :unsettled, :budget, :sources, :reached,
+                                        :states, :batches, :members, NULL, :c_batch, :c_kind, :c_count, :s_task, :s_tenant, :s_step);
 
 -- name: settle_turn
 -- Take the turn to settle, if no other session has it.

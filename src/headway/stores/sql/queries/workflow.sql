@@ -19,7 +19,8 @@ SELECT e.dependant_seq, e.source_seq, e.source, e.rule, e.satisfied,
        CASE WHEN j.seq IS NOT NULL THEN CASE WHEN l.seq IS NOT NULL THEN 'executing'
                                              ELSE coalesce(o.state, 'queued') END END AS state,
        CASE WHEN :results AND j.seq IS NOT NULL THEN o.result END AS result, b.name,
-       coalesce(b.live, 0) AS live, coalesce(b.total, 0) AS total, b.failing
+       coalesce(b.live, 0) AS live, coalesce(b.total, 0) AS total, b.failing,
+       b.seq IS NULL AND j.seq IS NULL AS pruned
   FROM {schema}.edge e LEFT JOIN {schema}.batch b ON b.seq = e.source_seq
   LEFT JOIN {schema}.job j ON j.seq = e.source_seq
   LEFT JOIN {schema}.lease l ON l.seq = j.seq LEFT JOIN {schema}.outcome o ON o.seq = j.seq
@@ -86,10 +87,11 @@ UPDATE {schema}.batch SET total = total + :members, live = live + :members, chil
  WHERE seq = :seq AND cancel_at IS NULL AND finished_at IS NULL RETURNING seq;
 
 -- name: batch_set_state
--- Note whether a batch is failing, its round, and when it ended.
--- params  failing, round, finished_at, seq
+-- Note whether a batch is failing, its round, whether it was cancelled, and when it ended.
+-- params  failing, round, cancel_at, finished_at, seq
 -- gives   whether an edge comes from it
-UPDATE {schema}.batch SET failing = :failing, round = :round, finished_at = :finished_at WHERE seq = :seq
+UPDATE {schema}.batch SET failing = :failing, round = :round, cancel_at = :cancel_at, finished_at = :finished_at
+ WHERE seq = :seq
 RETURNING EXISTS (SELECT 1 FROM {schema}.edge e WHERE e.source_seq = :seq);
 
 -- name: dependant_raise
@@ -97,18 +99,29 @@ RETURNING EXISTS (SELECT 1 FROM {schema}.edge e WHERE e.source_seq = :seq);
 -- params  seq
 UPDATE {schema}.dependant SET pending = pending + 1 WHERE seq = :seq;
 
+-- name: edge_again
+-- A new round has begun while a callback runs.
+-- params  source_seq, dependant_seq
+UPDATE {schema}.edge SET again = true WHERE source_seq = :source_seq AND dependant_seq = :dependant_seq;
+
+-- name: edges_again_clear
+-- A callback is held again.
+-- params  dependant_seq
+UPDATE {schema}.edge SET again = false WHERE dependant_seq = :dependant_seq AND again;
+
 -- name: edge_unsatisfy
--- A new round has begun: an edge is unsatisfied again.
+-- The source of an edge is live again, so that the edge is unsatisfied.
 -- params  source_seq, dependant_seq
 UPDATE {schema}.edge SET satisfied = false WHERE source_seq = :source_seq AND dependant_seq = :dependant_seq;
 
 -- name: edges_from
--- The edges of a source behind a dependant, and whether each of the next dependants is held or how it ended.
+-- The edges of a source behind a dependant, and whether each of the next dependants is held, runs, or how it ended.
 -- params  source_seq, reached, namespace_id, held_at, limit
-SELECT e.dependant_seq, e.rule, e.satisfied, d.seq IS NOT NULL AS held, o.state, o.reason
+SELECT e.dependant_seq, e.rule, e.satisfied, d.seq IS NOT NULL AS held,
+       CASE WHEN l.seq IS NOT NULL THEN 'executing' ELSE o.state END AS state, o.reason
   FROM {schema}.edge e
   LEFT JOIN {schema}.delayed d ON d.namespace_id = :namespace_id AND d.due_at = :held_at AND d.seq = e.dependant_seq
-  LEFT JOIN {schema}.outcome o ON o.seq = e.dependant_seq
+  LEFT JOIN {schema}.lease l ON l.seq = e.dependant_seq LEFT JOIN {schema}.outcome o ON o.seq = e.dependant_seq
  WHERE e.source_seq = :source_seq AND e.dependant_seq > :reached ORDER BY e.dependant_seq LIMIT :limit;
 
 -- name: find_batches
@@ -138,6 +151,17 @@ SELECT j.seq FROM {schema}.job j LEFT JOIN {schema}.lease l ON l.seq = j.seq
         OR :states LIKE '%,' || CASE WHEN l.seq IS NOT NULL THEN 'executing' ELSE coalesce(o.state, 'queued') END
                         || ',%')
  ORDER BY j.seq LIMIT :limit;
+
+-- name: batch_parent
+-- The id of the parent of a batch.
+-- params  batch_id, namespace_id
+SELECT p.batch_id FROM {schema}.batch b JOIN {schema}.batch p ON p.seq = b.parent_seq
+ WHERE b.batch_id = :batch_id AND b.namespace_id = :namespace_id;
+
+-- name: outcome_set_reason
+-- An ended job has another reason now.
+-- params  reason, seq
+UPDATE {schema}.outcome SET reason = :reason WHERE seq = :seq;
 
 -- name: members_next
 -- Jobs of a batch behind one of them, and whether each is live.
@@ -188,6 +212,11 @@ SELECT number, bytes FROM {schema}.step WHERE seq = :seq ORDER BY number DESC LI
 -- params  job_id, namespace_id
 SELECT s.key, s.value FROM {schema}.job j JOIN {schema}.step s ON s.seq = j.seq
  WHERE j.job_id = :job_id AND j.namespace_id = :namespace_id ORDER BY s.number;
+
+-- name: steps_forget
+-- Forget the steps of a job that starts from nothing.
+-- params  seq
+DELETE FROM {schema}.step WHERE seq = :seq;
 
 -- name: unsettled
 -- What earlier verbs have left: sources with edges to settle, then cancelled batches with members to cancel.

@@ -44,6 +44,7 @@ CREATE TABLE edge (
   place INTEGER NOT NULL,      -- the order in which the edges of a dependant were given
   rule TEXT NOT NULL,
   satisfied INTEGER NOT NULL,
+  again INTEGER NOT NULL DEFAULT 0,  -- a new round began while the callback ran, so it is held again once it has ended
   source TEXT NOT NULL,
   PRIMARY KEY (source_seq, dependant_seq)
 ) WITHOUT ROWID;

@@ -34,6 +34,12 @@ UPDATE dependant SET pending = pending - 1 WHERE seq IN (SELECT value FROM json_
 INSERT INTO edge (source_seq, dependant_seq, place, rule, satisfied, source)
 VALUES (:source_seq, :dependant_seq, :place, :rule, :satisfied, :source);
 
+-- name: edges_again
+-- The callbacks among these jobs that have ended, and whose batch began a new round while they ran.
+-- params  seqs
+SELECT DISTINCT e.dependant_seq FROM edge e JOIN outcome o ON o.seq = e.dependant_seq
+ WHERE e.dependant_seq IN (SELECT value FROM json_each(:seqs)) AND e.again = 1;
+
 -- name: edges_delete
 -- Forget the edges into jobs.
 -- params  seqs
