@@ -105,7 +105,7 @@ class JobFlag:
 class LeaseFlag:
     """What else a lease's record holds, and what scripts must know when it ends."""
 
-    UNIQUE, FAIR, TERMS, NEVER_EXPIRES, BATCH, SOURCE = 1, 2, 4, 8, 16, 32
+    UNIQUE, FAIR, TERMS, NEVER_EXPIRES, BATCH, SOURCE, WAITS = 1, 2, 4, 8, 16, 32, 64
 
 
 class RequeueFlag:

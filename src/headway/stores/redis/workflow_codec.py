@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headway.core.errors import BadEdge, BatchClosed, BatchNotFound
+from headway.core.errors import BadEdge, BatchClosed, BatchNotFound, CycleError
 from headway.core.workflow import (
     BatchId,
     BatchRecord,
@@ -60,6 +60,9 @@ def read_graph_reply(graph: Graph, reply: Sequence[Any]) -> GraphReply:
     """Read the reply to ``submit_graph``. Raises what it says is wrong with the graph."""
     jobs = [node.job for node in graph.nodes]
     what = reply[0]
+    if what == b"cycle":
+        index, source = int(reply[1]), reply[2].decode()
+        raise CycleError(f"job {index} of the graph waits for {source}, of which it is a member", index=index)
     if what == b"bad_edge":
         index, source = int(reply[1]), reply[2].decode()
         why = f"{source}, which the store does not have" if reply[3] == b"unknown" else f"{source} of another tenant"

@@ -175,7 +175,10 @@ function claim.take(take, want, worker, token, out)
             bits, tail = bits + $lease.BATCH, tail .. batch_met.text
             batch_met.started = batch_met.started + 1
           end
-          if band(flags, $job.SOURCE) ~= 0 then bits = bits + $lease.SOURCE end
+          if flags >= $job.WAITS then  -- or SOURCE
+            if band(flags, $job.WAITS) ~= 0 then bits = bits + $lease.WAITS end
+            if band(flags, $job.SOURCE) ~= 0 then bits = bits + $lease.SOURCE end
+          end
           if keys then
             limits.hold(member, keys)
             limits.count_start(keys)

@@ -25,7 +25,8 @@
 -- live:C    zset    shares: jobs that wait or run, by tenant and order key, if tenants share the class
 -- tr:C      list    transient jobs
 -- due       zset    delayed jobs by moment;  late:C  set  those of a class;  held:C  set  held jobs of a class
--- up:M      hash    of a job with edges: > and the id of a source -> edge; left, how many are not satisfied; back
+-- up:M      hash    of a job with edges: > and the id of a source -> edge; left, how many are not satisfied; back;
+--                   again, if a new round began while the callback ran
 -- down:S    zset    dependants of a source, which is the id of a job or a batch, by number
 -- unsettled list    sources whose edges are not all settled;  reached  hash  source -> number of the last dependant
 -- b:B       hash    a batch: see workflow.lua;  kids:B  set  its child batches
@@ -59,7 +60,7 @@ local call, P, now, now15
 local tx = {  -- what the current call has read and changed
   adds = {}, order = {}, clock = {}, last = {}, eligible = {}, counts = {}, changed = {}, names = {}, room = {},
   reached = {}, record = {}, holds = {}, started = {}, sources = {}, touched = {}, status = {},
-  needed = {}, batch = {}, counted = {}, dirty = {},
+  needed = {}, ran = {}, batch = {}, counted = {}, dirty = {},
 }
 
 -- The store time of each namespace, by the rule of core/policy/clock.py. The stored part is read again when a second
@@ -287,6 +288,7 @@ end
 function record.sharing(rec)  -- the tenant behind its length, the keys of its own limits as one text, the batch; or nil
   local flags = record.flags(rec)
   if flags == 0 then return nil, nil end
+  if flags == $job.BATCH then return nil, nil, (text_at(rec, after_id(rec) + 4)) end  -- a frequent case
   local at, tenant, keys, batch = after_id(rec) + 4, nil, nil, nil
   if band(flags, $job.TENANT) ~= 0 then
     local after = at + 2 + i2(rec, at)

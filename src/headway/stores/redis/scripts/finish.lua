@@ -268,6 +268,7 @@ function batch.take(r, k, report, found)  -- apply one report of any kind
     local out = $outcome{state = state, finished = now15, kind = (noted and 'P' or 'E'), length = #found} .. found
     if noted then out = out .. $notes{cancel_asked = (cancel_asked or ZERO)} .. text(progress or '') end
     keep(member, record.of(member), state, out .. body)
+    if band($lease.flags(found), $lease.WAITS) ~= 0 then workflow.dependant_ended(member) end
     if state == 'C' then push(r.completed, member) end
   end
   if cancel_asked then call('HDEL', P .. 'cancel', member) end
@@ -328,13 +329,14 @@ function finish.apply(args, at, n)
         gather(r.lived, number, sharer .. $share{order_key = $lease.order_key(found), member = member})
         tx.last[number], at_ = nil, after
       end
-      if flags >= $lease.BATCH then  -- or SOURCE
+      if flags >= $lease.BATCH then  -- or SOURCE or WAITS
         if band(flags, $lease.BATCH) ~= 0 then
           local batch_id
           batch_id, at_ = text_at(found, at_)
           members_done[batch_id] = (members_done[batch_id] or 0) + 1
         end
         if band(flags, $lease.SOURCE) ~= 0 then workflow.source_ended(member, 'C') end
+        if band(flags, $lease.WAITS) ~= 0 then workflow.dependant_ended(member) end
       end
       if band(flags, $lease.TERMS) ~= 0 then batch.release(r, member, limits.held(found, at_)) end
     else

@@ -2,12 +2,13 @@
 local submit_graph
 do
 local MEMBER, OTHER = {member = true}, {member = false}  -- nodes without edges
-local function marked_record(rec, bits, batch)  -- a record as a client sends it, with more flags, and with its batch
+-- A record as a client sends it, with more flags, and with its batch (the id behind its length).
+local function marked_record(rec, bits, batch)
   local flags, at = $new_job.flags(rec), $new_job.size + $new_job.id_length(rec) + 5
   if not batch then return $new_job{flags = flags + bits} .. $new_job[id_length..](rec) end
   if band(flags, $job.TENANT) ~= 0 then at = at + 2 + i2(rec, at) end
   if band(flags, $job.LIMITS) ~= 0 then at = at + 2 + i2(rec, at) end
-  return $new_job{flags = flags + bits + $job.BATCH} .. $new_job[id_length..](sub(rec, 1, at - 1)) .. text(batch)
+  return $new_job{flags = flags + bits + $job.BATCH} .. $new_job[id_length..](sub(rec, 1, at - 1)) .. batch
     .. sub(rec, at)
 end
 
@@ -53,8 +54,19 @@ local function check_members(jobs, nodes, create, batch)  -- return the answer i
   return not workflow.batch(batch) and {'no_batch', batch} or nil
 end
 
-local function check_sources(jobs, nodes, waiting, create)  -- return the answer if an edge is wrong
+local function around(batch, create)  -- the batches that cannot end before a member: its batch and the parents of that
+  local found = {}
+  while batch do
+    found[batch] = true
+    local known = create and create.id == batch and create or workflow.batch(batch)
+    batch = known and known.parent
+  end
+  return found
+end
+
+local function check_sources(jobs, nodes, waiting, batch, create)  -- return the answer if an edge is wrong
   if #waiting == 0 then return nil end
+  local outer = around(batch, create)
   local inner, blank, own = {}, $job{submitted = ZERO, class = 0}, {}
   for i = 1, jobs.n do
     local rec = jobs.args[jobs.first + i]
@@ -66,6 +78,7 @@ local function check_sources(jobs, nodes, waiting, create)  -- return the answer
     local node = nodes[i]
     for k = 1, #node, 2 do
       local source = node[k]
+      if node.member and outer[source] then return {'cycle', num(i - 1), source} end
       local tenant, found = inner[source], nil
       if tenant == nil then
         found = workflow.batch(source)
@@ -84,8 +97,8 @@ local function create_batch(new)
   tx.batch[new.id] = {}
   for field, value in pairs({
     name = new.name, key = new.key, tenant = new.tenant, parent = new.parent, seq = seq, created = now, open = new.open,
-    total = 0, kept = 0, live = 0, children = 0, held = 0, running = 0, completed = 0, failed = 0, cancelled = 0, failing = 0,
-    round = 1,
+    total = 0, kept = 0, live = 0, children = 0, held = 0, running = 0, completed = 0, failed = 0, cancelled = 0,
+    failing = 0, round = 1,
   }) do workflow.set(new.id, field, value) end
   call('ZADD', P .. 'batches', num(seq), new.id)
   if new.key then call('HSET', P .. 'batch_keys', text(new.tenant or '') .. new.key, new.id) end
@@ -159,7 +172,8 @@ end
 --          then letter and source of each edge; then as submit
 -- returns  ok, batch, 1 if this call or an earlier one with its id created it, then index and id of each job that
 --          another stands in for; or
---          conflict, index, what;  bad_edge, index, source, why;  no_batch, batch;  closed, batch, why
+--          conflict, index, what;  cycle, index, source;  bad_edge, index, source, why;
+--          no_batch, batch;  closed, batch, why
 function submit_graph(keys, args)
   begin(keys, args)
   local function optional(value) return value ~= '' and sub(value, 2) or nil end
@@ -174,17 +188,17 @@ function submit_graph(keys, args)
     local known = create.key and call('HGET', P .. 'batch_keys', text(create.tenant or '') .. create.key)
     if known or workflow.batch(batch) then batch, create = known or batch, nil end
   end
-  local wrong = check_members(jobs, nodes, create, batch) or check_sources(jobs, nodes, waiting, create)
+  local wrong = check_members(jobs, nodes, create, batch) or check_sources(jobs, nodes, waiting, batch, create)
     or find_fresh(jobs)
   if wrong then return wrong end
-  local same, is_source, marked, held = {}, {}, {}, {}
+  local same, is_source, marked, held, batch_text = {}, {}, {}, {}, batch and text(batch)
   for i, id in pairs(jobs.stands) do same[jobs.ids[i]] = id end
   for _, i in ipairs(waiting) do
     for k = 1, #nodes[i], 2 do is_source[same[nodes[i][k]] or nodes[i][k]] = true end
   end
   for _, i in ipairs(jobs.fresh) do
     local bits = (#nodes[i] > 0 and $job.WAITS or 0) + (is_source[jobs.ids[i]] and $job.SOURCE or 0)
-    marked[i] = marked_record(args[jobs.first + i], bits, nodes[i].member and batch)
+    marked[i] = marked_record(args[jobs.first + i], bits, nodes[i].member and batch_text)
     held[i] = #nodes[i] > 0
     if held[i] then count('held', 1) end
   end

@@ -95,6 +95,12 @@ function workflow.source_ended(member, state)
   touch(id)
 end
 
+function workflow.dependant_ended(member)  -- a new round may have begun while a callback ran
+  if call('HEXISTS', P .. 'up:' .. member, 'again') == 0 then return end
+  tx.flow = true
+  push(tx.ran, member)
+end
+
 function workflow.member_ended(batch, state, n)
   workflow.count(batch, 'live', -n)
   workflow.count(batch, ENDINGS[state], n)
@@ -152,7 +158,8 @@ local function verdict_of(rule, status, failing)  -- as core.workflow.settle: S 
   return rule == 'C' and 'X' or 'W'
 end
 
-function workflow.status_of(source, satisfied)  -- and whether it is a batch with a bad ending in this round
+-- The status of a source, whether it is a batch with a bad ending in this round, and whether it was pruned.
+function workflow.status_of(source, satisfied)
   local found = workflow.batch(source)
   if found then
     if not found.finished then return 'L', found.failing == 1 end
@@ -161,7 +168,7 @@ function workflow.status_of(source, satisfied)  -- and whether it is a batch wit
   local status = tx.status[source]
   if not status then
     local member = call('HGET', P .. 'ids', source)
-    if not member then return satisfied and 'C' or 'F', false end  -- the source was pruned
+    if not member then return satisfied and 'C' or 'F', false, true end
     local out = call('HGET', P .. 'out', member)
     status = not out and 'L' or $outcome.state(out) == 'C' and 'C' or 'F'
     tx.status[source] = status
@@ -223,32 +230,79 @@ function workflow.would_settle(source, rule)  -- whether a new edge need not wai
   return verdict_of(rule, workflow.status_of(source, false)) ~= 'W'
 end
 
+local function verdict_now(edge)
+  local status, failing, pruned = workflow.status_of(edge.source, edge.satisfied)
+  return pruned and edge.satisfied and 'S' or verdict_of(edge.rule, status, failing)
+end
+
 function workflow.settle_dependant(member)  -- settle all edges of a held job at once
   local up = P .. 'up:' .. member
   local number, rec, requeue = held_in(member)
   for _, edge in ipairs(workflow.edges(member)) do
-    local status, failing = workflow.status_of(edge.source, edge.satisfied)
-    local verdict = verdict_of(edge.rule, status, failing)
+    local verdict = verdict_now(edge)
     if verdict == 'X' then return cancel_held(member, rec, edge.source) end
-    if verdict == 'S' and not edge.satisfied then
-      set_edge(member, edge.source, call('HGET', up, '>' .. edge.source), true)
+    if (verdict == 'S') ~= edge.satisfied then
+      set_edge(member, edge.source, call('HGET', up, '>' .. edge.source), verdict == 'S')
     end
   end
   if tonumber(call('HGET', up, 'left')) == 0 then release(member, number, rec, requeue) end
 end
 
-local function hold_again(member, rec, out)  -- hold an ended job as if it were new
-  local number, epoch = finish.class_before(rec, out)
+-- Hold a job that has ended or been released as if it were new, unless another job uses its unique key now.
+local function hold_again(member, rec, out)
+  local extras, number, epoch = record.extras(rec), nil, 0
+  if out then
+    if extras.unique and call('HEXISTS', P .. 'unique', extras.unique) == 1 then return end
+    number, epoch = finish.class_before(rec, out)
+  else
+    ordering.flush()  -- it may have been released a moment ago
+    local at, key, delayed, requeue = leave_queue(member, rec)
+    if not delayed then ordering.forget(at, extras.tenant, key, member) end
+    number, epoch = at, requeue and $requeue.epoch(requeue) or 0
+  end
   not_quiet()
   call('HSET', P .. 'again', member, $requeue{
     token = NONE, epoch = epoch, attempts = 0, crashes = 0, eligible = ZERO, due = ZERO, class = number,
     order_key = NONE, timeout = 0, flags = $requeue.NEVER_EXPIRES})
   call('SADD', P .. 'held:' .. num(number), member)
-  local extras = record.extras(rec)
-  finish.reset(member, extras, out)
-  workflow.live_again(rec, extras.batch, $outcome.state(out), true, false)
+  if out then
+    finish.reset(member, extras, out)
+    workflow.live_again(rec, extras.batch, $outcome.state(out), true, false)
+  else
+    call('ZREM', P .. 'expiry', member)
+    if extras.batch then workflow.count(extras.batch, 'held', 1) end
+  end
+  call('HDEL', P .. 'steps', member)
+  call('DEL', P .. 'st:' .. member)
+  call('HDEL', P .. 'up:' .. member, 'again')
   push(tx.changed, record.id(rec))
   workflow.settle_dependant(member)
+end
+
+-- Let a dependant wait for a source that is live again, if its ending had released or cancelled the dependant.
+local function wait_again(source, member, edge)
+  local rule, satisfied, rec = $edge.rule(edge), $edge.satisfied(edge) == '1', record.of(member)
+  if satisfied and held_in(member) then
+    set_edge(member, source, edge, false)
+  elseif satisfied and (rule == 'F' or rule == 'D') then  -- a new round has begun
+    if call('HEXISTS', P .. 'lease', member) == 1 then
+      call('HSET', P .. 'up:' .. member, 'again', '1')
+    else
+      hold_again(member, rec, call('HGET', P .. 'out', member))
+    end
+  else
+    local out = call('HGET', P .. 'out', member)
+    local reason_at = out and $outcome.size + $outcome.length(out) + 1
+    if not out or $outcome.state(out) ~= 'X' or sub(out, reason_at) ~= 'upstream ' .. source then return end
+    for _, other in ipairs(workflow.edges(member)) do
+      if verdict_now(other) == 'X' then
+        call('HSET', P .. 'out', member, sub(out, 1, reason_at - 1) .. 'upstream ' .. other.source)
+        push(tx.changed, record.id(rec))
+        return
+      end
+    end
+    hold_again(member, rec, out)
+  end
 end
 
 local function settle_edge(source, member, status, failing)
@@ -265,17 +319,7 @@ local function settle_edge(source, member, status, failing)
     local number, rec = held_in(member)
     if number then cancel_held(member, rec, source) end
   elseif status == 'L' then
-    local out = call('HGET', P .. 'out', member)
-    if not out then return end
-    local because = $outcome.state(out) == 'X'
-      and sub(out, $outcome.size + $outcome.length(out) + 1) == 'upstream ' .. source
-    if because or (satisfied and (rule == 'F' or rule == 'D')) then
-      local rec = record.of(member)
-      local unique = record.extras(rec).unique
-      if unique and call('HEXISTS', P .. 'unique', unique) == 1 then return end
-      if satisfied then set_edge(member, source, edge, false) end
-      hold_again(member, rec, out)
-    end
+    wait_again(source, member, edge)
   end
 end
 
@@ -368,6 +412,11 @@ local function count_ending(id, found, change)
   end
   if found.finished and found.live > 0 then  -- a new round
     workflow.set(id, 'finished', nil)
+    if found.cancel then
+      workflow.set(id, 'cancel', nil)
+      workflow.set(id, 'swept', nil)
+      call('LREM', P .. 'stopping', 1, id)
+    end
     workflow.set(id, 'failing', 0)
     workflow.set(id, 'round', found.round + 1)
     call('ZREM', P .. 'over', id)
@@ -409,6 +458,10 @@ function workflow.run()
   tx.settled = tx.settled or 0
   if tx.left == nil then tx.left = not quiet() and workflow.is_left() end
   repeat
+    while #tx.ran > 0 do
+      local member = table.remove(tx.ran)
+      hold_again(member, record.of(member), call('HGET', P .. 'out', member))
+    end
     if tx.left then settle_left() end
     settle_sources()
     if tx.left then cancel_members() end
