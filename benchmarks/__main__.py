@@ -32,6 +32,8 @@ from benchmarks.policy import measure_policy
 from benchmarks.report import report
 from benchmarks.run import Run
 from benchmarks.verdicts import verdicts
+from benchmarks.workflows.measure import lines as workflow_lines
+from benchmarks.workflows.measure import measure_workflows
 
 
 def measure_the_policy(run: Run) -> None:
@@ -52,6 +54,7 @@ PARTS: dict[str, Callable[[Run], None]] = {
     "tenths": measure_tenths,
     "policy": measure_the_policy,
     "features": measure_features,
+    "workflows": measure_workflows,
     "growth": measure_growth,
 }
 QUICK = ("limits", "enqueue", "drain", "naps", "idle", "memory", "depth")
@@ -83,6 +86,8 @@ def main() -> None:
     print(report(figures, found))
     if "features" in figures:
         print("\nWhat features cost, CPU µs a job", *feature_lines(figures["features"]), sep="\n")
+    if "workflows" in figures:
+        print("\nWhat workflows cost, CPU µs a job", *workflow_lines(figures["workflows"]), sep="\n")
     if "growth" in figures:
         print(
             "\nHow the cost grows, CPU µs a job", *growth_lines(figures["growth"], figures.get("plan_us", {})), sep="\n"

@@ -274,7 +274,8 @@ def _own_logging() -> Iterator[None]:
 
 # The files that take longest. They begin first, so that at the end no process is left alone with one of them.
 LONGEST = (
-    "faults/", "conformance/test_histories.py", "worker/test_remote_live.py", "sessions/", "worker/test_budgets.py",
+    "faults/", "conformance/test_histories.py", "conformance/test_workflow_histories.py",
+    "worker/test_remote_live.py", "sessions/", "worker/test_budgets.py",
     "web/", "cli/test_up.py", "integrations/", "simulation/", "cli/test_operating.py",
 )  # fmt: skip
 

@@ -10,6 +10,7 @@ from redis import Redis
 from rq import Queue
 
 from benchmarks import jobs
+from benchmarks.jobs import TEXT
 
 PACKAGES = ("rq", "redis")
 CONFIGURATION = "SimpleWorker, which does not fork for a job; results off; one job at a time"
@@ -28,3 +29,13 @@ def submit(task: str, *arguments: Any) -> None:
 
 def submit_many(batch: Sequence[tuple[int, str]]) -> None:
     queue.enqueue_many([Queue.prepare_data(jobs.noop, arguments, result_ttl=0) for arguments in batch])
+
+
+def plain(count: int) -> None:
+    submit_many([(number, TEXT) for number in range(count)])
+
+
+def depends_on(count: int) -> None:
+    """Submit jobs, and one that runs when all of them have completed. Their records stay, since it asks for them."""
+    members = [Queue.prepare_data(jobs.noop, (number, TEXT), result_ttl=500) for number in range(count - 1)]
+    queue.enqueue(jobs.noop, 0, TEXT, result_ttl=500, depends_on=queue.enqueue_many(members))

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, NamedTuple, cast
 from uuid import UUID
 
-from headway.core.errors import JobError, StoreUnavailable
+from headway.core.errors import BatchClosed, BatchNotFound, JobError, StoreUnavailable
 from headway.core.job import JobId, NewJob, RetryRule, State
 from headway.core.lease import Lease, Report
 from headway.core.policy.document import BUILT_IN, TENANT, Keep, LimitRule, Reserve, Rung
@@ -32,6 +32,7 @@ from headway.core.policy.retry import (
 )
 from headway.core.snapshot import Snapshot
 from headway.core.worker import WorkerInfo, WorkerState
+from headway.core.workflow import BATCH_PREFIX, BatchId, Edge, EdgeRule, Graph, GraphNode, NewBatch
 from headway.maintenance.recovery import end_worker, overdue, reap
 from headway.stores.base import RULES, Exchange, Heartbeat, HeartbeatReply, JobQuery, Progress, Store
 from headway.stores.rule_codec import rules_body
@@ -68,7 +69,7 @@ PAUSES = (
     PauseSet(tenants=("acme",)),
     PauseSet(True),
 )
-OFFERS = ("gpu", "plain", "task:export", "task:plain", "task:resize")
+OFFERS = ("gpu", "graph", "plain", "task:diamond", "task:export", "task:plain", "task:resize")
 TENANTS = (None, "acme", "zeta")
 UNIQUE_KEYS = tuple(f"u{number}" for number in range(4))
 
@@ -187,6 +188,7 @@ class Company:
         self.job_ids: list[JobId] = []
         self.leases: list[Lease] = []
         self.worker_ids: list[str] = []
+        self.batch_ids: list[BatchId] = []
 
 
 class Client:
@@ -203,9 +205,16 @@ class Client:
 
     async def play(self, steps: int) -> None:
         await self._come()
-        usual = [self._submit] * 4 + [self._work] * 10 + [self._beat] * 3 + [self._look] * 2 + [self._reap]
+        usual = (
+            [self._submit] * 4
+            + [self._submit_diamond] * 2
+            + [self._work] * 10
+            + [self._beat] * 3
+            + [self._look] * 2
+            + [self._reap]
+        )
         if self._scene.meddling:
-            usual += [self._cancel, self._retry, self._report_any, self._prune, self._reap]
+            usual += [self._cancel, self._retry, self._report_any, self._prune, self._reap, self._cancel_batch]
             usual += [self._rng.choice((self._die, self._bury, self._leave))]
         for _ in range(steps):
             with contextlib.suppress(ReplyLost):
@@ -251,6 +260,25 @@ class Client:
             payload=b"[]" if kind == 6 or some() < 0.5 else b"[1]",
             retry=choice((None, RetryRule("fixed", 3, 3))),
         )
+
+    async def _submit_diamond(self) -> None:
+        """Submit four jobs that wait for each other, in a new batch with a callback or in one of another client."""
+        top, left, right, bottom = ids = [a_random_id(self._rng) for _ in range(4)]
+        after = {left: [top], right: [top], bottom: [left, right]}
+        nodes = [GraphNode(self._graph_job(one), tuple(map(Edge, after.get(one, ())))) for one in ids]
+        batch_ids = self._company.batch_ids
+        if batch_ids and self._rng.random() < 0.3:
+            with contextlib.suppress(BatchClosed, BatchNotFound):
+                await self._store.submit_graph(Graph(nodes, batch_id=self._rng.choice(batch_ids[-4:])))
+            return
+        create = NewBatch(BatchId(f"{BATCH_PREFIX}{a_random_id(self._rng)}"), "diamond", open=False)
+        done = Edge(create.batch_id, EdgeRule.ON_DONE)
+        nodes.append(GraphNode(self._graph_job(a_random_id(self._rng)), (done,), member=False))
+        await self._store.submit_graph(Graph(nodes, create))
+        batch_ids.append(create.batch_id)
+
+    def _graph_job(self, job_id: JobId) -> NewJob:
+        return a_job(job_id, task="diamond", needs=("graph",), max_retries=self._rng.choice((0, 5)))
 
     # ------------------------------------------------------------------ working
 
@@ -369,6 +397,10 @@ class Client:
     async def _retry(self) -> None:
         if self._company.job_ids:
             await self._store.retry([self._any_job()])
+
+    async def _cancel_batch(self) -> None:
+        if self._company.batch_ids:
+            await self._store.cancel_batch(self._rng.choice(self._company.batch_ids[-4:]))
 
     async def _look(self) -> None:
         rng = self._rng

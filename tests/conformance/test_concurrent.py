@@ -34,6 +34,7 @@ from headway.core.policy.lanes import plan
 from headway.core.policy.retry import Released, Returned, heed_cancel, judge
 from headway.core.snapshot import Plan
 from headway.core.worker import WorkerState, serves
+from headway.core.workflow import BatchQuery, ending
 from headway.maintenance.recovery import end_worker
 from headway.stores.base import (
     RULES,
@@ -72,6 +73,7 @@ pytestmark = pytest.mark.one_store  # One at a time, they would have to be one.
 
 EVERYTHING = JobQuery(limit=100_000)
 BAD = (State.FAILED, State.CANCELLED, State.DEAD_LETTER)
+GRAPH_TASK = "diamond"  # The task of jobs that wait for each other.
 LAST = "the last"  # How the worker is called that takes all that is left.
 PATIENCE = 30.0  # Seconds within which all that waits must have come out.
 
@@ -227,10 +229,11 @@ def _moved(where: Where, report: Report) -> Where:
     )
 
 
-def find_order(calls: Sequence[Call], expires: bool) -> bool:
+def find_order(calls: Sequence[Call], expires: bool, in_graph: bool = False) -> bool:
     """Return whether the calls could have come one at a time. Searches depth first; a dead end is entered once.
 
-    Of itself a job may only expire, and go once it was cancelled.
+    Of itself a job may only expire, and go once it was cancelled. A job of a graph may be cancelled with its sources,
+    and asked to stop with its batch.
     """
     calls = sorted(calls, key=lambda call: call.invoked)
     sure = sum(1 << index for index, call in enumerate(calls) if call.sure)
@@ -241,7 +244,9 @@ def find_order(calls: Sequence[Call], expires: bool) -> bool:
         if done & sure == sure:
             return True
         variants = [where]
-        if expires and where.state is State.QUEUED:
+        if in_graph and where.state is State.EXECUTING:
+            variants.append(where._replace(stopping=True))
+        if (expires or in_graph) and where.state is State.QUEUED:
             variants.append(where._replace(state=State.CANCELLED))
         if variants[-1].state is State.CANCELLED:
             variants.append(Where())
@@ -288,6 +293,10 @@ class Record:
             match entry.verb:
                 case "submit":
                     self._read_submit(entry)
+                case "submit_graph":
+                    for node in entry.given[0].nodes:
+                        self.jobs[node.job.job_id] = node.job
+                        self._note(node.job.job_id, entry, "submit", created)
                 case "exchange":
                     self._read_exchange(entry)
                 case "cancel" | "retry":
@@ -465,7 +474,7 @@ def check_each_job(record: Record) -> None:
     """I1 to I4: all that was ever said of a job could have been said of one job, moved by one thing at a time."""
     for job_id, calls in record.calls.items():
         new = record.jobs.get(job_id)
-        if not find_order(calls, new is None or new.expires_ms is not None):
+        if not find_order(calls, new is None or new.expires_ms is not None, new is None or new.task == GRAPH_TASK):
             start = record.entries[0].invoked
             told = "\n".join(
                 f"  {(call.invoked - start) / 1e6:9.3f} … "
@@ -709,6 +718,8 @@ async def check_at_rest(store: Store) -> dict[JobId, JobRecord]:
         lane = lanes[job.lane]
         if job.state is State.EXECUTING:
             lanes[job.lane] = lane._replace(executing=lane.executing + 1)
+        elif job.held:
+            lanes[job.lane] = lane._replace(held=lane.held + 1)
         elif job.state is State.QUEUED and job.due_at is not None:
             lanes[job.lane] = lane._replace(delayed=lane.delayed + 1)
         elif job.state is State.QUEUED:
@@ -757,7 +768,7 @@ async def drain(store: Store, jobs: dict[JobId, JobRecord], record: Record, *, l
             assert lease.job_id in waiting, f"{lease.job_id} came twice, or should not have come"
             waiting.remove(lease.job_id)
             key, job = lease.class_key, jobs[lease.job_id]
-            if not lifted:
+            if not lifted or job.task == GRAPH_TASK:  # A released job goes before jobs that waited already.
                 continue
             if key in keys:  # The first that came of this class.
                 head = (keys.pop(key), lease.seq)
@@ -770,7 +781,7 @@ async def drain(store: Store, jobs: dict[JobId, JobRecord], record: Record, *, l
         if not leases:
             gone = await store.find(JobQuery((State.CANCELLED,), limit=100_000))  # They expired meanwhile.
             waiting -= {job.job_id for job in gone}
-            assert time.monotonic() < deadline, f"these never came out: {waiting}"
+            assert time.monotonic() < deadline, f"these never came out: {await store.get(sorted(waiting))}"
             await asyncio.sleep(0.002)
     finished = [judge(Returned(b"last"), lease, POLICY) for lease in leases if lease.persist]
     assert not (await store.exchange(Exchange(None, finished=finished))).refused
@@ -790,6 +801,7 @@ async def check_drained(store: Store, record: Record, scene: Scene) -> None:
     assert await store.leases() == []
     stats = await store.stats()
     check_totals(stats, jobs, record)
+    await check_graphs(store, jobs)
     await store.write(RULES, "last", rules_body(scene.diagnosis))
     rng = Random(store.namespace)
     fresh = [a_job(a_random_id(rng), unique_key=key) for key in UNIQUE_KEYS]
@@ -804,18 +816,36 @@ async def check_drained(store: Store, record: Record, scene: Scene) -> None:
     assert {lease.job_id for lease in answer.leases} == {job.job_id for job in fresh + again}
 
 
+async def check_graphs(store: Store, jobs: dict[JobId, JobRecord]) -> None:
+    """Every batch has ended and its counts are what counting again gives; no job began before its sources ended."""
+    for batch in await store.find_batches(BatchQuery(limit=100_000)):
+        counted = Counter(ending(job.state) for job in jobs.values() if job.batch_id == batch.batch_id)
+        assert (batch.live, batch.held, batch.running, batch.finished_at is None) == (0, 0, 0, False), batch
+        assert (batch.completed, batch.failed) == (counted["completed"], counted["failed"]), batch
+        assert batch.cancelled >= counted["cancelled"], batch  # Cancelled jobs are pruned.
+        assert batch.total == batch.completed + batch.failed + batch.cancelled, batch
+        assert [job.job_id for job in await store.members(batch.batch_id, limit=100_000)] == sorted(
+            (job.job_id for job in jobs.values() if job.batch_id == batch.batch_id), key=lambda one: jobs[one].seq
+        )
+    began = [job_id for job_id, job in jobs.items() if job.task == GRAPH_TASK and job.started_at is not None]
+    for job_id, upstreams in zip(began, await store.upstreams(began), strict=True):
+        for upstream in upstreams:
+            source = jobs.get(JobId(upstream.source))
+            assert upstream.satisfied, (jobs[job_id], upstream)
+            if source is not None:
+                assert (source.finished_at or FOREVER) <= (jobs[job_id].started_at or 0), (source, jobs[job_id])
+
+
 def check_totals(stats: Stats, jobs: dict[JobId, JobRecord], record: Record) -> None:
     """I5: what was counted all along is what the jobs and the record say. Pruned jobs leave a little room."""
     sent = {job.job_id for job in record.jobs.values() if not job.persist}
     submits = [entry for entry in record.entries if entry.verb == "submit"]
+    graphs = [entry for entry in record.entries if entry.verb == "submit_graph"]
     lost = sum(len(entry.given[0]) for entry in submits if entry.returned is None)
-    made = {
-        answer.job_id
-        for entry in submits
-        if entry.answer is not None
-        for answer in entry.answer
-        if not answer.deduplicated
-    } | jobs.keys()
+    lost += sum(len(entry.given[0].nodes) for entry in graphs if entry.returned is None)
+    answers = [answer for entry in submits for answer in entry.answer or ()]
+    answers += [answer for entry in graphs if entry.answer is not None for answer in entry.answer.replies]
+    made = {answer.job_id for answer in answers if not answer.deduplicated} | jobs.keys()
     totals = Counter(stats.totals)
     assert len(made) <= totals["submitted"] <= len(made) + lost
     pruned = len([job_id for job_id in made - jobs.keys() if job_id not in sent])

@@ -104,6 +104,15 @@ async def test_a_diamond_runs_each_job_once_and_in_order(store: Store) -> None:
     assert order[-1] == bottom.job.job_id
 
 
+async def test_a_job_that_is_no_longer_held_is_not_counted_as_given_back(store: Store) -> None:
+    await register(store)
+    one = await submit_one(store)
+    await submit_node(store, one)
+    await end(store, await claim_one(store))
+    totals = (await store.stats()).totals
+    assert (totals.get("held"), totals.get("unheld"), totals.get("released")) == (1, 1, None)
+
+
 async def test_held_jobs_are_counted_apart_and_announce_no_moment(store: Store) -> None:
     one = await submit_one(store)
     await submit_node(store, one)

@@ -11,7 +11,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from headway import Context, Headway, Limit
+from headway import Context, Headway, Limit, Retry
 
 app = Headway(heartbeat=0.5, dead_after=3, confirm=1, grace=2, hard_grace=1)
 MARKS = Path("marks")
@@ -231,3 +231,13 @@ def dumpable() -> int:
 @app.task(name="dumpable_process", executor="process")
 def dumpable_process() -> int:
     return int(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))
+
+
+@app.task(name="part", max_retries=50, retry=Retry(give_up_on=(ValueError,)))
+async def part(label: str, seconds: float = 0.0, fails: bool = False) -> str:
+    mark(f"part starts {label}")
+    await asyncio.sleep(seconds)
+    mark(f"part ends {label}")
+    if fails:
+        raise ValueError(label)
+    return label
