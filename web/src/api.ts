@@ -59,7 +59,7 @@ async function call<Reply>(method: string, path: string, query: Query, body?: un
 
 /** Keep whole numbers that JavaScript cannot hold as text, so that an id in an argument is shown as it is. */
 function parse(text: string): unknown {
-  if (!/\d{16}/.test(text)) return JSON.parse(text); // A function for each value takes most of the time of a long list.
+  if (!/[:[,]\s*-?\d{16}/.test(text)) return JSON.parse(text); // A function for each value takes most of the time of a long list.
   type Source = { source?: string };
   const revive = (_: string, value: unknown, context?: Source) =>
     typeof value === "number" && !Number.isSafeInteger(value) && context?.source && /^-?\d+$/.test(context.source)
