@@ -245,10 +245,12 @@ def test_every_query_says_its_purpose_and_has_a_name_of_its_own() -> None:
 
 def test_every_query_is_used_by_its_store() -> None:
     blocks = query_blocks()
+    shared = SOURCE / "stores" / "sql"  # Both SQL databases use its parts.
     parts = {
-        (store_of(block.file), part)
+        (store, part)
         for block in blocks
         for part in re.findall(r"^-- use (\w+)$", block.text, re.MULTILINE)
+        for store in (store_of(block.file), shared)
     }
     wrong: list[str] = []
     for block in blocks:
@@ -269,7 +271,8 @@ def test_every_query_binds_exactly_the_parameters_its_header_names() -> None:
         if block.kind == "part":  # Parts are read with the statements that use them.
             continue
         uses = re.findall(r"^-- use (\w+)$", block.text, re.MULTILINE)
-        shared = {f"-- use {part}": parts[store_of(block.file), part] for part in uses}
+        own = store_of(block.file)
+        shared = {f"-- use {part}": parts.get((own, part)) or parts[own.with_name("sql"), part] for part in uses}
         text = "\n".join(shared.get(line, line) for line in block.text.splitlines())
         named, used = named_parameters(block.header), used_parameters(text)
         if named is None:

@@ -12,7 +12,7 @@ from headway.stores.memory.state import MemoryState
 
 
 def submit(state: MemoryState, jobs: Sequence[NewJob]) -> list[SubmitReply]:
-    replies = _check(state, jobs)
+    replies = check_known(state, jobs)
     for job, reply in zip(jobs, replies, strict=True):
         if not reply.deduplicated and job.job_id not in state.jobs:
             _insert(state, job)
@@ -20,7 +20,7 @@ def submit(state: MemoryState, jobs: Sequence[NewJob]) -> list[SubmitReply]:
     return replies
 
 
-def _check(state: MemoryState, jobs: Sequence[NewJob]) -> list[SubmitReply]:
+def check_known(state: MemoryState, jobs: Sequence[NewJob]) -> list[SubmitReply]:
     """Return the reply for each job before any is stored, as if the jobs before it were stored already."""
     replies: list[SubmitReply] = []
     ids: dict[JobId, tuple[str, bytes]] = {}

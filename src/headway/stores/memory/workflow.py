@@ -34,7 +34,7 @@ from headway.stores.memory import finish
 from headway.stores.memory.ordering import delay, leave_class, leave_queue, make_ready
 from headway.stores.memory.record import StoredJob, job_of
 from headway.stores.memory.state import MemoryState, StoredBatch, StoredEdge
-from headway.stores.memory.submit import submit
+from headway.stores.memory.submit import check_known, submit
 
 # ---------------------------------------------------------------------- graphs
 
@@ -46,9 +46,10 @@ def submit_graph(state: MemoryState, graph: Graph) -> GraphReply:
     known = set(state.jobs)
     own_due_at = [max(node.job.due_at or 0, state.now_at + node.job.delay_ms) for node in graph.nodes]
     jobs = [node.job._replace(due_at=HELD_AT) if node.after else node.job for node in graph.nodes]
-    replies = submit(state, jobs)
+    check_known(state, jobs)  # Raises before anything is kept.
     if create is not None:
         _create(state, create)
+    replies = submit(state, jobs)
     same = {node.job.job_id: reply.job_id for node, reply in zip(graph.nodes, replies, strict=True)}
     added: list[tuple[int, StoredJob]] = []
     for index, (node, reply) in enumerate(zip(graph.nodes, replies, strict=True)):

@@ -1,9 +1,8 @@
 -- prune: delete what is kept no longer.
 
 -- name: jobs_delete
--- Forget ended jobs with the edges into them and their steps. Where completed ones lie by the day, their rows there
--- stay
--- until the day is dropped.
+-- Forget ended jobs with the edges into them and their steps.
+-- Where completed ones lie by the day, their rows there stay until the day is dropped.
 -- params  seqs, bad
 -- gives   those forgotten
 -- holds   of the others only those go that have not been taken back in the meantime

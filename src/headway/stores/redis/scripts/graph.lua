@@ -203,8 +203,8 @@ function submit_graph(keys, args)
     if held[i] then count('held', 1) end
   end
   call('HSET', P .. 'meta', 'flows', '1')
-  local members = store_jobs(jobs, marked, held)
   if create then create_batch(create) end
+  local members = store_jobs(jobs, marked, held)
   if batch and #jobs.fresh > 0 then add_members(batch, nodes, jobs, members) end
   tx.changed, tx.alone = answered_ids(jobs), #jobs.fresh == 1
   for _, member in ipairs(add_edges(nodes, waiting, jobs, members, same, back)) do workflow.settle_dependant(member) end

@@ -170,8 +170,9 @@ SELECT j.seq, o.seq IS NULL AS live FROM {schema}.job j LEFT JOIN {schema}.outco
  WHERE j.batch_seq = :batch_seq AND j.seq > :reached ORDER BY j.seq LIMIT :limit;
 
 -- name: prune_batches_scan
--- A stretch of batches by number, and whether each may go: it has ended, nothing of it is left, no live job waits for
--- it, and one that never had a member ended long enough ago.
+-- A stretch of batches by number, and whether each may go.
+-- It may if it has ended, nothing of it is left, no live job waits for it, and, if it never had a member, it ended long
+-- enough ago.
 -- params  after, namespace_id, finished_at, limit
 SELECT b.seq, b.finished_at IS NOT NULL AND (b.total > 0 OR b.finished_at <= :finished_at)
               AND NOT EXISTS (SELECT 1 FROM {schema}.job j WHERE j.batch_seq = b.seq)
@@ -235,5 +236,6 @@ DELETE FROM {schema}.unsettled WHERE source_seq = :source_seq AND members = :mem
 -- gives   the source, unless no edge of it is left
 INSERT INTO {schema}.unsettled (namespace_id, source_seq, members, reached)
 SELECT CAST(:namespace_id AS INT), CAST(:source_seq AS BIGINT), CAST(:members AS BOOLEAN), CAST(:reached AS BIGINT)
- WHERE :members OR EXISTS (SELECT 1 FROM {schema}.edge e WHERE e.source_seq = :source_seq AND e.dependant_seq > :reached)
+ WHERE :members
+    OR EXISTS (SELECT 1 FROM {schema}.edge e WHERE e.source_seq = :source_seq AND e.dependant_seq > :reached)
     ON CONFLICT (source_seq, members) DO UPDATE SET reached = excluded.reached RETURNING source_seq;
