@@ -97,6 +97,8 @@ batches = st.builds(
 class WorkflowHistories(StoreHistory):
     """Histories of graphs that grow, fail, are cancelled, retried and pruned."""
 
+    same_numbers = False  # On PostgreSQL a graph that is refused has used up the number of its batch.
+
     @initialize()
     def begin(self) -> None:
         self.batch_ids: list[BatchId] = []  # As created, in order.
