@@ -11,7 +11,7 @@ from headway import Headway, Worker
 from headway.security.audit import read_audit
 from headway.stores.open import open_store
 from tests.cli.command import Cli, Ran, until
-from tests.cli.test_server import Served, _InThread
+from tests.cli.served import Served, ServerThread
 
 Call = Callable[..., Ran]
 
@@ -23,7 +23,7 @@ def call(cli: Cli, request: pytest.FixtureRequest) -> Iterator[Call]:
     if request.param == "store":
         yield cli.call
         return
-    server = _InThread(cli.folder)
+    server = ServerThread(cli.folder)
     server.start()
     try:
         yield Served(cli, server.url).call

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -144,7 +144,7 @@ async def test_rows_survive_a_writer_that_dies_between_its_writes(plant: Plant, 
     await plant.run_jobs(3)
     clock.advance(60)
     with pytest.raises(ConnectionError):
-        await SeriesRecorder(Dying(plant.store))()
+        await SeriesRecorder(cast("Store", Dying(plant.store)))()
     await plant.sample()
     assert [step.lanes[ALL].submitted for step in await plant.minutes()] == [1, 2, 3]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -174,7 +174,7 @@ async def test_another_server_goes_on_with_an_operation(
             return await store.write(*args, **options)
 
     with pytest.raises(asyncio.CancelledError):
-        await BulkRunner(Dying(), lambda: app.policy).run(operation_id)
+        await BulkRunner(cast("Store", Dying()), lambda: app.policy).run(operation_id)
     left = await read_operation(store, operation_id)
     assert left is not None
     assert (left.status, left.visited) == ("running", 10)  # The second page was done, and is not written yet.

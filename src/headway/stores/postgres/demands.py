@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from headway.core.errors import HeadwayError
-from headway.stores.postgres.connections import ServerError
 from headway.stores.postgres.rule_columns import RuleColumns
 
 _tasks = msgspec.json.Decoder(list[str])
@@ -38,7 +39,7 @@ class NeedsExclusive(FunctionDemand):
     """This has to be done with no other process in the namespace."""
 
 
-def demand_of(problem: ServerError) -> FunctionDemand | None:
+def demand_of(problem: Any) -> FunctionDemand | None:
     """Return what a function asks for by raising an error, or None for any other error."""
     if problem.sqlstate == "HW002":  # claim: the limits of tasks.
         return UnknownValues(_tasks.decode(problem.message), [])
