@@ -349,3 +349,28 @@ def test_a_list_of_five_hundred_rows_draws_those_near_the_screen(long_list: Site
     first, last = watched.page.locator("tbody tr[id]").first, watched.page.locator("tbody tr[id]").last
     assert int(last.get_attribute("aria-rowindex") or 0) == 501
     assert int(first.get_attribute("aria-rowindex") or 0) > 400
+
+
+def test_a_batch_of_the_store_is_cancelled_on_its_page(empty: Site, open_page: OpenPage) -> None:
+    calls = [
+        {"task_type": "mail.send", "parameters": {"to": "a@example.com"}, "run_after": "2100-01-01T00:00:00Z"},
+        {"task_type": "mail.send", "parameters": {"to": "b@example.com"}, "after": [{"index": 0}]},
+    ]
+    empty.post("tasks/bulk", calls)
+    (batch,) = empty.get("batches")["items"]
+    assert batch["counts"] == {"total": 2, "held": 1, "waiting": 1, "running": 0} | dict.fromkeys(
+        ("completed", "failed", "cancelled"), 0
+    )
+    watched = open_page(f"{empty.ui}batches/{batch['batch_id']}")
+    expect(watched.page.get_by_role("group", name="2 jobs, 1 dependency")).to_be_visible()
+    watched.button("Cancel").click()
+    expect(watched.page.locator(".toast")).to_contain_text("The batch is being cancelled.")
+    assert empty.get(f"batches/{batch['batch_id']}")["status"] == "cancelled"
+
+
+def test_a_language_that_no_formatter_knows_is_no_error(site: Site, open_page: OpenPage) -> None:
+    watched = open_page(site.ui)
+    odd = "Object.defineProperty(navigator, 'language', {value: 'en-US@posix', configurable: true})"
+    watched.page.add_init_script(odd)
+    watched.page.reload()
+    expect(watched.page.get_by_role("heading", level=1, name="Now", exact=True)).to_be_visible()
