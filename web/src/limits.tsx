@@ -45,8 +45,10 @@ export function Limits() {
 function NoLimits() {
   return (
     <Empty title="There are no limits.">
-      A limit bounds how many jobs run at once, or start in a minute: <code>@app.task(limit=…)</code>, or{" "}
-      <code>[limits]</code> in the policy.
+      <p>
+        A limit bounds how many jobs run at once, or start in a minute: <code>@app.task(limits=[…])</code>, or{" "}
+        <code>[limits]</code> in the policy.
+      </p>
     </Empty>
   );
 }

@@ -268,7 +268,7 @@ function Forecast({ draft, slots }: { draft: PolicyData | null; slots: number | 
   return (
     <div class="scroll">
       <table>
-        <Columns names={["Submitted now to", "starts in", "would start in", ["p50", "num"]]} />
+        <Columns names={["Lane", "starts in", "would start in", ["p50", "num"]]} />
         <tbody>
           {lanes.map(([name, lane]) => (
             <tr key={name}>
