@@ -135,10 +135,10 @@ def test_a_transient_store_inside_one_process_is_refused(cli: Cli) -> None:
 
 
 def test_migrate_reports_what_it_does(cli: Cli) -> None:
-    assert cli.run("migrate", "--dry-run").out == "headway.db: no store yet; would become schema 1\n"
+    assert cli.run("migrate", "--dry-run").out == "headway.db: no store yet; would become schema 2\n"
     assert not (cli.folder / "headway.db").exists()
-    assert cli.run("migrate").out == "headway.db: no store yet, now schema 1\n"
-    assert cli.call("migrate").out == "headway.db: schema 1, nothing to do\n"
+    assert cli.run("migrate").out == "headway.db: no store yet, now schema 2\n"
+    assert cli.call("migrate").out == "headway.db: schema 2, nothing to do\n"
     with sqlite3.connect(cli.folder / "other.db") as other:
         other.execute("CREATE TABLE mine (value)")
     other.close()

@@ -185,7 +185,7 @@ class WorkflowHistories(StoreHistory):
         batch_id = self._known_batch(number)
         bad = [
             job.job_id
-            for job in self.known.values()
+            for job in reversed(self.known.values())  # The oldest first: SQL stores retry in this order.
             if job.batch_id == batch_id and job.state in (State.FAILED, State.DEAD_LETTER, State.CANCELLED)
         ]
         bad = bad if mode == "all bad" else bad[:1]

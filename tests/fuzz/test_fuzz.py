@@ -154,7 +154,7 @@ def test_commands_end_with_a_code_and_no_traceback(
 
 # ---------------------------------------------------------------------- bodies of requests
 
-SKIPPED = re.compile(r"/events$|/interactive|/metrics")  # They stream, or take no body.
+SKIPPED = re.compile(r"/events$|/interactive|/live$|/metrics")  # They stream, or take no body.
 
 
 def requests_of(schema: dict[str, Any]) -> list[tuple[str, str, Any]]:

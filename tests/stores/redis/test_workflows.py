@@ -261,7 +261,7 @@ async def test_the_largest_graph_is_stored_in_one_step(store: RedisStore) -> Non
     assert [one.job_id for one in reply.replies] == [job.job_id for job in jobs]
     batch = await the_batch(store, create.batch_id)
     assert (batch.total, batch.held, batch.live) == (GRAPH_MAX, GRAPH_MAX - GRAPH_MAX // 10, GRAPH_MAX)
-    page = await store.members(create.batch_id, beyond=batch.total - 3)
+    page = await store.members(create.batch_id, beyond=batch.seq + batch.total - 3)
     assert [job.job_id for job in page] == [job.job_id for job in jobs[-3:]]
 
 
