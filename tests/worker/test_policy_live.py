@@ -276,6 +276,12 @@ async def test_a_pause_holds_at_once_and_its_end_is_heard(floor: Floor) -> None:
         await floor.settle()
         assert floor.running == []
         assert [reason.code for reason in await job.awhy()] == ["paused"]
+
+        async def waits_aside() -> bool:
+            return (await job.arecord()).blocked_by is not None
+
+        await until(waits_aside)  # A worker has met the job, so the store knows why it waits.
+        await asyncio.sleep(0.01)  # The wait is counted in milliseconds.
         await floor.app.aresume(task="hold")
         await until(lambda: floor.running == ["a"], within=PROMPTLY)
         waited = await job.awaited()
