@@ -140,7 +140,7 @@ class Histories(StoreHistory):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # One that fails is cut down to what matters, and that takes its time.
-@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("part", range(4))
 def test_random_histories_come_out_as_on_the_memory_store(store_name: str, part: int, seed: int) -> None:
     # R1.7, R2.56, R5.51, R5.57
     examples = 18 if store_name == "postgres" else 35  # Each of its steps takes several times as long.
