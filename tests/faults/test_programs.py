@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -65,7 +66,8 @@ def test_a_worker_killed_with_its_guard_leaves_no_program(yard: Yard) -> None:
     scene.job.cancel()
     program = scene.pids[1]
     for pid in set(tree(scene.worker.pid)) - {one for mine in scene.pids for one in tree(mine)}:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # It may end with a process that was killed before it.
+            os.kill(pid, signal.SIGKILL)
     try:
         wait_until(lambda: not alive(program), within=5)
     finally:  # No process is left that could know of the one that went its own way.
