@@ -15,7 +15,7 @@ from headway.core.job import ClassKey, JobId, JobRecord, State
 from headway.core.policy.document import BUILT_IN, ELASTIC, LimitRule, Policy, Reserve, Rung
 from headway.core.policy.enforced import PAUSE, EnforcedRules, PauseSet
 from headway.core.policy.ladder import RunningJobs
-from headway.core.policy.why import CODES, Reason, class_reasons, length, why
+from headway.core.policy.why import CODES, Reason, ReasonIndex, class_reasons, length, why
 from headway.core.snapshot import ClassView, Snapshot
 from headway.core.worker import WorkerInfo, WorkerState
 from headway.core.workflow import EdgeRule, SourceStatus, Upstream
@@ -411,6 +411,12 @@ HELD = {
         "waits until job a is retried and completes; it ended as dead_letter",
         {"sources": ["a"], "left": 1, "of": 1},
     ),
+    "all that it waited for has ended": (
+        (upstream("a")._replace(satisfied=True),),
+        "waits for nothing any more; the next exchange of a worker releases it",
+        {"sources": [], "left": 0, "of": 1},
+    ),
+    "sources that were not read": ((), "waits for other jobs", {}),
 }
 
 
@@ -421,6 +427,15 @@ def test_a_held_job_names_what_it_waits_for_and_nothing_that_counts_later(name: 
     diagnosis = replace(scene, upstreams=upstreams).diagnose_job()
     held = diagnosis._replace(job=replace(diagnosis.job, held=True))
     assert why(held, BUILT_IN) == [Reason("depends", text, facts)]
+
+
+@pytest.mark.parametrize("first", ["held", "waiting"])
+def test_a_list_tells_held_jobs_from_waiting_jobs_of_the_same_task(first: str) -> None:
+    diagnosis = full_beside().diagnose_job()
+    waiting, held = diagnosis.job, replace(diagnosis.job, held=True)
+    index = ReasonIndex(diagnosis.queue, BUILT_IN)
+    codes = {job.held: index.code_of(job) for job in ((held, waiting) if first == "held" else (waiting, held))}
+    assert codes == {True: "depends", False: "slots_full"}
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in ALONE.items()])

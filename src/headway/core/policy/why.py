@@ -76,7 +76,7 @@ class ReasonIndex:
         """Return the first reason. None: the job does not wait, or the next claim of a worker will start it."""
         if job.state is not State.QUEUED:
             return None
-        if job.due_at is not None and job.due_at > self._queue.now_at:
+        if job.held or (job.due_at is not None and job.due_at > self._queue.now_at):
             return next(_held_back(JobDiagnostics(job, self._queue)))
         tenant = job.tenant if job.tenant in self._queue.rules.paused.tenants else None
         shared = (job.lane, job.needs, job.rung, job.task, tenant, job.blocked_by)
@@ -144,7 +144,12 @@ def _held_back(diagnosis: JobDiagnostics) -> Iterator[Reason]:
 
 
 def _depends(upstreams: Sequence[Upstream]) -> Reason:
-    """Return the reason of a held job, with the sources that have not ended as it needs."""
+    """Return the reason of a held job, with the sources that have not ended as it needs.
+
+    A held job has at least one source, so without ``upstreams`` the caller has not read them.
+    """
+    if not upstreams:
+        return Reason("depends", "waits for other jobs")
     left = [upstream for upstream in upstreams if not upstream.satisfied]
     facts = {"sources": [upstream.source for upstream in left[:SOURCES_SHOWN]], "left": len(left), "of": len(upstreams)}
     first = left[0] if left else None
