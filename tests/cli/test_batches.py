@@ -147,3 +147,28 @@ def test_what_a_job_cannot_wait_for_is_refused(served: Served, command: Run) -> 
     alone = command("submit", "demo.sleep", "seconds=1", "--on-failure", "run", code=2).err
     assert "add --after" in alone
     assert command("jobs", "--json").json["items"] == []
+
+
+def test_jobs_are_listed_by_why_they_wait(served: Served, command: Run) -> None:
+    with make_app(served.cli) as app:
+        add, fail = app.tasks["add"], app.tasks["fail"]
+        source = add.enqueue()
+        held = [add.using(after=[source]).enqueue().id for _ in range(3)]
+        other = fail.using(after=[source]).enqueue().id
+        later = add.using(delay=3_600).enqueue().id
+
+    def listed(*words: str) -> list[str]:
+        return [job["id"] for job in command("jobs", *words, "--json").json["items"]]
+
+    assert listed("--why", "depends") == [other, *reversed(held)]
+    assert listed("--why", "depends", "--task", "add") == held[::-1]
+    assert listed("--why", "scheduled") == [later]
+    assert listed("--why", "depends,scheduled") == [later, other, *reversed(held)]
+    assert listed("--why", "depends", "--status", "completed") == []
+    assert listed("--why", "no_worker") == [source.id]
+    page = command("jobs", "--why", "depends", "--limit", "3", "--json").json
+    rest = command("jobs", "--why", "depends", "--before", page["next_cursor"], "--json").json
+    assert [len(page["items"]), [job["id"] for job in rest["items"]], rest["next_cursor"]] == [3, held[:1], None]
+    assert "queued (held)" in command("jobs", "--why", "depends").out
+    refused = command("jobs", "--why", "depend", code=2)
+    assert "no reason 'depend'; did you mean 'depends'?" in refused.err

@@ -15,6 +15,7 @@ from headway.client.app import read_states
 from headway.client.job_values import job_values
 from headway.core.errors import ConfigError
 from headway.core.job import JobRecord
+from headway.core.search import JobSearch, build_search
 from headway.core.suggest import did_you_mean
 from headway.stores.base import JobQuery
 
@@ -35,15 +36,15 @@ def jobs(
     priority: Annotated[str | None, option("Only jobs of this lane.", "LANE")] = None,
     tenant: Annotated[str | None, option("Only jobs of this tenant.", "TENANT")] = None,
     worker: Annotated[str | None, option("Only jobs that this worker runs or ended.", "WORKER")] = None,
+    why: Annotated[list[str] | None, option("Only jobs that wait, first of all for these reasons.", "REASON")] = None,
     limit: Limit = 50,
     before: Before = None,
     json: JsonFlag = False,
     place: TargetOptions = HERE,
 ) -> None:
     """List jobs, newest first."""
-    names = [name.strip() for part in status or () for name in part.split(",") if name.strip()]
     query = JobQuery(
-        states=read_states(names),
+        states=read_states(_split(status)),
         task=task,
         lane=priority,
         tenant=tenant,
@@ -51,14 +52,32 @@ def jobs(
         before=read_cursor(before),
         limit=limit,
     )
+    reasons = _split(why)
 
     async def find(operator: Operator) -> tuple[list[JobRecord], int, bool]:
         if priority is not None:
             await check_lane(operator, priority)
-        found = await operator.find(query._replace(limit=limit + 1))
+        if reasons:
+            search = await _search(operator, query, reasons)
+            found = await operator.search(search, before=query.before, limit=limit + 1)
+        else:
+            found = await operator.find(query._replace(limit=limit + 1))
         return found[:limit], await operator.now_at(), len(found) > limit
 
     print_page(*ask(place, find, history=True), json=json)
+
+
+def _split(values: Sequence[str] | None) -> list[str]:
+    """Return the names that an option has, separated by commas or given several times."""
+    return [name.strip() for part in values or () for name in part.split(",") if name.strip()]
+
+
+async def _search(operator: Operator, query: JobQuery, reasons: list[str]) -> JobSearch:
+    """Return the search for jobs that wait for these reasons. Raises ``ConfigError`` for an unknown reason."""
+    fields = {"task": query.task, "lane": query.lane, "tenant": query.tenant, "worker": query.worker_id}
+    given = {name: [value] for name, value in fields.items() if value is not None}
+    states = [state.value for state in query.states]
+    return build_search({**given, **({"state": states} if states else {}), "why": reasons}, await operator.now_at())
 
 
 def print_page(found: list[JobRecord], now_at: int, more: bool, *, json: bool, errors: bool = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from headway.client.batch import RetryMode, retry_batch
@@ -15,7 +16,7 @@ from headway.core.policy.enforced import PauseSet, pausing, resuming
 from headway.core.policy.estimate import Estimate
 from headway.core.policy.lint import Finding, OfferedLoad
 from headway.core.policy.why import Reason, why
-from headway.core.search import parse_search
+from headway.core.search import JobSearch, parse_search
 from headway.core.workflow import BatchId, BatchQuery
 from headway.estimates.accuracy import AccuracySummary, summaries
 from headway.estimates.forecaster import Forecaster
@@ -25,6 +26,7 @@ from headway.maintenance.bulk import (
     BulkRunner,
     check_expected,
     count_matching,
+    matching,
     narrow,
     read_operation,
     start_operation,
@@ -90,6 +92,17 @@ class StoreOperator:
 
     async def now_at(self) -> int:
         return (await self._store.snapshot()).now_at
+
+    async def search(self, search: JobSearch, *, before: int | None, limit: int) -> list[JobRecord]:
+        """Return the jobs that fit a search, newest first. ``before``: the ``seq`` at which the previous page ended."""
+        found: list[JobRecord] = []
+        async with aclosing(matching(self._store, await self.policy(), search, None, before)) as jobs:
+            async for job, fits in jobs:
+                if fits:
+                    found.append(job)
+                if len(found) == limit:
+                    break
+        return found
 
     async def report(self, job_id: JobId) -> JobReport | None:
         """Read a job and where it stands. One that only the history has stands nowhere."""

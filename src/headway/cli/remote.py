@@ -33,6 +33,7 @@ from headway.core.policy.estimate import Estimate
 from headway.core.policy.lint import Finding, OfferedLoad
 from headway.core.policy.why import Reason
 from headway.core.policy.writer import policy_data
+from headway.core.search import JobSearch, write_search
 from headway.core.timestamps import read_moment
 from headway.core.worker import TASK, WorkerInfo, WorkerState
 from headway.core.workflow import BatchId, BatchQuery
@@ -124,25 +125,30 @@ class HttpOperator:
         return [found.get(job_id) for job_id in job_ids]
 
     async def find(self, query: JobQuery, *, include: str | None = "parameters,result") -> list[JobRecord]:
-        found: list[JobRecord] = []
         if query.by_end or query.submitted_before_at is not None or query.submitted_after_at is not None:
             raise NotImplementedError("no command asks a server for jobs by time or in the order of their end")
-        items = self._items(
-            "/tasks",
+        return await self._list(
+            query.limit,
             cursor=query.before,
             status=list(query.states),
             task_type=query.task,
             priority=query.lane,
             tenant=query.tenant,
             worker=query.worker_id,
-            limit=min(query.limit, PAGE_MAX),
             include=include,
             history=self._history,
         )
+
+    async def search(self, search: JobSearch, *, before: int | None, limit: int) -> list[JobRecord]:
+        return await self._list(limit, cursor=before, q=write_search(search), history=self._history)
+
+    async def _list(self, limit: int, **query: Any) -> list[JobRecord]:
+        found: list[JobRecord] = []
+        items = self._items("/tasks", limit=min(limit, PAGE_MAX), **query)
         async with aclosing(items):
             async for values in items:
                 found.append(self._job(values))
-                if len(found) == query.limit:
+                if len(found) == limit:
                     break
         return found
 

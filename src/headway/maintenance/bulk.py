@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -103,7 +103,7 @@ def check_expected(expect: int | None, count: int) -> None:
 
 async def matching(
     store: Store, policy: Policy, search: JobSearch, tenant: str | None, before: int | None = None
-) -> AsyncIterator[tuple[JobRecord, bool]]:
+) -> AsyncGenerator[tuple[JobRecord, bool]]:
     """Yield the jobs that a search visits, newest first, each with whether it fits."""
     reason_of = ReasonIndex(await store.diagnose(), policy).code_of if needs_reasons(search) else _no_reason
     async for job, fits in scan(store.find_ids, store.get, search, reason_of, tenant=tenant, before=before):
