@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from headway.client.client import BATCH
 from headway.client.depth import QueueDepth
@@ -31,6 +31,13 @@ StoreJobs = Callable[[Sequence[NewJob]], list[SubmitReply]]
 AfterCommit = Callable[[Callable[[], None]], None]
 
 log = logging.getLogger("headway.jobs")
+
+
+class GraphOptions(TypedDict, total=False):
+    """What holds for all calls of a graph."""
+
+    batch_id: BatchId | None  # The batch that the calls become members of.
+    tenant: str | None  # The tenant of calls that have none.
 
 
 class Submitter:
@@ -124,22 +131,19 @@ class Submitter:
         self,
         calls: Sequence[Call[Any]],
         connection: object | None = None,
-        *,
-        batch_id: BatchId | None = None,
-        tenant: str | None = None,
+        **options: Unpack[GraphOptions],
     ) -> list[Job[Any]]:
         """Submit calls and the calls that they wait for in one round trip, all or none. Return a job for each call.
 
-        The calls become members of ``batch_id``. Without one, calls that wait for each other become members of a
-        batch of their own, so that they can be shown, cancelled and retried together. ``tenant``: of all these calls
-        that have none.
+        Without a ``batch_id``, calls that wait for each other become members of a batch of their own, so that they
+        can be shown, cancelled and retried together.
         """
         connection = _one_connection(calls, connection)
-        nodes = with_sources(calls, tenant)
+        nodes = with_sources(calls, options.get("tenant"))
         jobs = await self._prepare(nodes)
         client = self._app.client
         with _name_call(calls, nodes), traces.SubmitSpan(jobs) as sent:
-            graph = self._graph(nodes, sent, batch_id)
+            graph = self._graph(nodes, sent, options)
             reply = await client.submit_graph(graph) if connection is None else None
             while reply is None:
                 reply = await (await client.prepare_graph(graph)).arun(connection)
@@ -149,32 +153,26 @@ class Submitter:
         self,
         calls: Sequence[Call[Any]],
         connection: object | None = None,
-        *,
-        batch_id: BatchId | None = None,
-        tenant: str | None = None,
+        **options: Unpack[GraphOptions],
     ) -> list[Job[Any]]:
         """Blocking twin of ``submit_graph``."""
         portal = self._app.portal
         connection = _one_connection(calls, connection)
         if connection is None:
-            return portal.run(self.submit_graph(calls, batch_id=batch_id, tenant=tenant))
-        return self.submit_graph_by(
-            calls, lambda graph: self.store_graph(graph, connection), batch_id=batch_id, tenant=tenant
-        )
+            return portal.run(self.submit_graph(calls, **options))
+        return self.submit_graph_by(calls, lambda graph: self.store_graph(graph, connection), **options)
 
     def submit_graph_by(
         self,
         calls: Sequence[Call[Any]],
         store_graph: StoreGraph,
-        *,
-        batch_id: BatchId | None = None,
-        tenant: str | None = None,
+        **options: Unpack[GraphOptions],
     ) -> list[Job[Any]]:
         """Submit a graph in this thread. ``store_graph`` stores it. Blocks."""
-        nodes = with_sources(calls, tenant)
+        nodes = with_sources(calls, options.get("tenant"))
         jobs = self._app.portal.run(self._prepare(nodes))
         with _name_call(calls, nodes), traces.SubmitSpan(jobs) as sent:
-            reply = store_graph(self._graph(nodes, sent, batch_id))
+            reply = store_graph(self._graph(nodes, sent, options))
         return _handles(calls, nodes, sent, reply)
 
     def store_graph(self, graph: Graph, connection: object) -> GraphReply:
@@ -184,8 +182,8 @@ class Submitter:
             if (reply := prepared.run(connection)) is not None:
                 return reply
 
-    def _graph(self, calls: Sequence[Call[Any]], jobs: Sequence[NewJob], batch_id: BatchId | None) -> Graph:
-        return make_graph(calls, jobs, batch_id)._replace(back=self._app.policy.release == "back")
+    def _graph(self, calls: Sequence[Call[Any]], jobs: Sequence[NewJob], options: GraphOptions) -> Graph:
+        return make_graph(calls, jobs, options.get("batch_id"))._replace(back=self._app.policy.release == "back")
 
     # ------------------------------------------------------------------ steps 1 and 2
 

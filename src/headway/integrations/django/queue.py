@@ -6,7 +6,7 @@ import inspect
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from asgiref.sync import sync_to_async
 from django.core import mail
@@ -16,13 +16,12 @@ from django.db import OperationalError, connections, transaction
 from headway.client.app import Headway
 from headway.client.client import Client
 from headway.client.job import Job
-from headway.client.submit import AfterCommit, Submitter
+from headway.client.submit import AfterCommit, GraphOptions, Submitter
 from headway.client.task import Call, Task
 from headway.core.diagnostics import QueueDiagnostics
 from headway.core.errors import JobNotFound, NotAStore, StoreError
 from headway.core.job import JobId, State, SubmitReply
 from headway.core.policy.why import unknown_tasks
-from headway.core.workflow import BatchId
 from headway.integrations.django.address import WORKS, borrowing_store, store_address
 from headway.integrations.django.conf import Options, database, read_options
 from headway.integrations.django.connections import keep_connections_fresh
@@ -139,11 +138,9 @@ class Queue(Headway):
             (answer,) = self._in_use(lambda: self.submitter.submit_blocking([call], connection.connection))
         return answer
 
-    def submit_graph(
-        self, calls: Sequence[Call[Any]], batch_id: BatchId | None = None, tenant: str | None = None
-    ) -> list[Job[Any]]:
+    def submit_graph(self, calls: Sequence[Call[Any]], **options: Unpack[GraphOptions]) -> list[Job[Any]]:
         """Submit calls and the calls that they wait for in the current transaction of Django's connection."""
-        submit = partial(self.submitter.submit_graph_by, calls, batch_id=batch_id, tenant=tenant)
+        submit = partial(self.submitter.submit_graph_by, calls, **options)
         connection = connections[database()]
         connection.ensure_connection()
         connection.validate_no_broken_transaction()
@@ -235,21 +232,17 @@ class TransactionSubmitter(Submitter):
         self,
         calls: Sequence[Call[Any]],
         connection: object | None = None,
-        *,
-        batch_id: BatchId | None = None,
-        tenant: str | None = None,
+        **options: Unpack[GraphOptions],
     ) -> list[Job[Any]]:
-        return self._queue.submit_graph(calls, batch_id, tenant)
+        return self._queue.submit_graph(calls, **options)
 
     async def submit_graph(
         self,
         calls: Sequence[Call[Any]],
         connection: object | None = None,
-        *,
-        batch_id: BatchId | None = None,
-        tenant: str | None = None,
+        **options: Unpack[GraphOptions],
     ) -> list[Job[Any]]:
-        return await sync_to_async(self._queue.submit_graph, thread_sensitive=True)(calls, batch_id, tenant)
+        return await sync_to_async(self._queue.submit_graph, thread_sensitive=True)(calls, **options)
 
 
 def in_tests() -> bool:
