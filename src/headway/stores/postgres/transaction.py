@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headway.core.job import ClassKey, JobId, NewJob, SubmitReply
+from headway.core.job import ClassKey
 from headway.core.policy.document import DAY
 from headway.core.policy.enforced import RuleIndex
 from headway.core.snapshot import Snapshot
@@ -16,7 +16,7 @@ from headway.stores.postgres.demands import NeedsExclusive, demand_of
 from headway.stores.postgres.rows import read_snapshot, rows
 from headway.stores.postgres.runner import PostgresCache, PostgresRunner, read_rules
 from headway.stores.sql.ordering import Requeue
-from headway.stores.sql.transaction import MINUTE, JobMarks, Transaction
+from headway.stores.sql.transaction import MINUTE, Transaction
 
 TOTALS_KEPT_MINUTES = 60  # Totals are kept by the minute for an hour; every process has its own rows.
 
@@ -176,11 +176,6 @@ class PostgresTransaction(Transaction):
         if row["remains"]:
             await self.wake_any()
         return bool(row["remains"])
-
-    async def submit_jobs(
-        self, jobs: Sequence[NewJob], marks: JobMarks
-    ) -> tuple[list[SubmitReply], dict[JobId, int]]:  # fmt: skip
-        raise NotImplementedError
 
     # ------------------------------------------------------------------ pruning
 

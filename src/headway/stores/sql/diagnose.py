@@ -10,9 +10,9 @@ from headway.core.policy.document import LimitRule
 from headway.core.policy.limits import conforms_at, step_rate
 from headway.core.policy.wait_reasons import GAP_MS, WaitInterval, append_sample, waited_ms
 from headway.stores.base import WAIT_SAMPLE_INTERVAL_MS
-from headway.stores.sql.graph import upstreams
 from headway.stores.sql.limits import read_rates
 from headway.stores.sql.query import find_rows
+from headway.stores.sql.sources import upstreams
 from headway.stores.sql.transaction import Transaction
 
 

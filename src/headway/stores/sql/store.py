@@ -17,11 +17,8 @@ from headway.core.workflow import (
     BatchId,
     BatchQuery,
     BatchRecord,
-    Graph,
-    GraphReply,
     Step,
     Upstream,
-    check_graph,
 )
 from headway.stores.base import (
     POLICIES,
@@ -35,13 +32,12 @@ from headway.stores.base import (
     Stats,
 )
 from headway.stores.sql import batch as batches
-from headway.stores.sql import diagnose, finish, heartbeat, prune, steps
-from headway.stores.sql import graph as graphs
+from headway.stores.sql import diagnose, finish, heartbeat, prune, sources, steps
 from headway.stores.sql import query as reads
 from headway.stores.sql.limits import adopt_rules
 from headway.stores.sql.rows import Row
 from headway.stores.sql.transaction import Transaction
-from headway.stores.texts import check_jobs, check_text, check_worker, is_writable
+from headway.stores.texts import check_text, check_worker, is_writable
 
 T = TypeVar("T")
 
@@ -125,11 +121,6 @@ class SqlStore(ABC):
     async def find_ids(self, query: JobQuery) -> list[tuple[int, JobId]]:
         return await self._read(lambda tx: reads.find_ids(tx, query))
 
-    async def submit_graph(self, graph: Graph) -> GraphReply:
-        check_graph(graph)
-        check_jobs([node.job for node in graph.nodes])
-        return await self._write(lambda tx: graphs.submit_graph(tx, graph))
-
     async def close_batch(self, batch_id: BatchId) -> BatchRecord | None:
         return await self._write(lambda tx: batches.close(tx, batch_id))
 
@@ -148,7 +139,7 @@ class SqlStore(ABC):
         return await self._read(lambda tx: batches.members(tx, batch_id, beyond, states, limit))
 
     async def upstreams(self, job_ids: Sequence[JobId], *, results: bool = False) -> list[list[Upstream]]:
-        return await self._read(lambda tx: graphs.upstreams(tx, job_ids, results=results))
+        return await self._read(lambda tx: sources.upstreams(tx, job_ids, results=results))
 
     async def record_step(self, step: Step) -> bool:
         return await self._write(lambda tx: steps.record_step(tx, step))

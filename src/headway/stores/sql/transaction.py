@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headway.core.job import ClassKey, JobId, NewJob, State, SubmitReply
+from headway.core.job import ClassKey, JobId, State
 from headway.core.policy.enforced import RuleIndex
 from headway.core.snapshot import Snapshot
 from headway.core.workflow import SETTLED_MAX, ending
@@ -158,12 +158,6 @@ class Transaction(ABC):
     @abstractmethod
     async def settle_edges(self) -> bool:
         """Settle what this and earlier transactions have left, up to a bound. Return whether something is left."""
-
-    @abstractmethod
-    async def submit_jobs(
-        self, jobs: Sequence[NewJob], marks: JobMarks
-    ) -> tuple[list[SubmitReply], dict[JobId, int]]:  # fmt: skip
-        """Submit jobs with their marks. Return a reply for every job, and the numbers of the new ones."""
 
     def moved(self, row: Row, before: State, after: State, *, held: int = 0) -> None:
         """Note that a job has ended or is live again, for its dependants and its batch.

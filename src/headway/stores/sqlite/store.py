@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 from headway.core.errors import StoreBusy, StoreError
 from headway.core.job import NewJob, SubmitReply
 from headway.core.policy.clock import StoreClock
+from headway.core.workflow import Graph, GraphReply, check_graph
 from headway.runtime.immediate import run_now
 from headway.stores.base import (
     TIMEOUT,
@@ -29,6 +30,7 @@ from headway.stores.sql.settle import settle_moves
 from headway.stores.sql.store import SqlStore, Verb
 from headway.stores.sql.transaction import Transaction
 from headway.stores.sqlite import backup, claim, submit
+from headway.stores.sqlite import graph as graphs
 from headway.stores.sqlite.connection import Driver, SqliteConnection
 from headway.stores.sqlite.database import Database
 from headway.stores.sqlite.notifier import PipeNotifier
@@ -133,6 +135,11 @@ class SqliteStore(SqlStore):
             "is slow. The same submit may be repeated",
             path=str(self.path),
         )
+
+    async def submit_graph(self, graph: Graph) -> GraphReply:
+        check_graph(graph)
+        check_jobs([node.job for node in graph.nodes])
+        return await self._write(lambda tx: graphs.submit_graph(tx, graph))
 
     async def exchange(self, request: Exchange) -> ExchangeReply:
         return await self._write(lambda tx: claim.exchange(tx, request), asker=request.worker_id)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Protocol
 
-from headway.core.job import ClassKey, JobId, NewJob, SubmitReply
+from headway.core.job import ClassKey
 from headway.core.policy.document import INTERACTIVE
 from headway.core.policy.enforced import RuleIndex
 from headway.core.snapshot import ClassView, Snapshot
@@ -17,12 +17,11 @@ from headway.stores.rule_codec import RuleReader
 from headway.stores.sql.ordering import Requeue
 from headway.stores.sql.rows import Row
 from headway.stores.sql.settle import settle_edges
-from headway.stores.sql.transaction import MINUTE, JobMarks, Transaction
+from headway.stores.sql.transaction import MINUTE, Transaction
 from headway.stores.sqlite.connection import SqliteConnection
 from headway.stores.sqlite.limits import LimitCheck
 from headway.stores.sqlite.notifier import PipeNotifier
 from headway.stores.sqlite.rows import rows
-from headway.stores.sqlite.submit import submit_marked
 
 TOTALS_KEPT_MINUTES = 1_440  # Totals are kept by the minute for a day.
 
@@ -280,11 +279,6 @@ class SqliteTransaction(Transaction):
 
     async def settle_edges(self) -> bool:
         return await settle_edges(self)
-
-    async def submit_jobs(
-        self, jobs: Sequence[NewJob], marks: JobMarks
-    ) -> tuple[list[SubmitReply], dict[JobId, int]]:  # fmt: skip
-        return await submit_marked(self, jobs, marks)
 
     # ------------------------------------------------------------------ pruning
 

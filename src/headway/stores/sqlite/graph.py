@@ -1,9 +1,8 @@
-"""Submits graphs, and reads what jobs wait for."""
+"""Submits graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from headway.core.errors import BadEdge, CycleError
 from headway.core.job import JobId, SubmitReply
@@ -15,35 +14,26 @@ from headway.core.workflow import (
     GraphReply,
     NewBatch,
     SourceStatus,
-    Upstream,
     settle,
     upstream_reason,
 )
 from headway.stores.sql.batch import BatchHandle, add_members, check_open, create_batch, find_batch, find_batch_by_key
 from headway.stores.sql.settle import cancel_all, release
-from headway.stores.sql.transaction import Transaction
+from headway.stores.sql.sources import Source, read_sources
+from headway.stores.sqlite.submit import submit_marked
+from headway.stores.sqlite.transaction import SqliteTransaction
 
 Added = Sequence[tuple[GraphNode, int]]  # New jobs with their numbers.
 
 
-class _Source(NamedTuple):
-    """A job or batch that jobs of a graph wait for."""
-
-    source: str
-    seq: int
-    tenant: str | None
-    status: SourceStatus = SourceStatus.LIVE
-    failing: bool = False
-
-
-async def submit_graph(tx: Transaction, graph: Graph) -> GraphReply:
+async def submit_graph(tx: SqliteTransaction, graph: Graph) -> GraphReply:
     """Store a graph. If this raises, the end of the transaction removes what it has written."""
     batch, create = await _find_own_batch(tx, graph)
     await _check_members(tx, graph, batch, create)
     sources = await _check_sources(tx, graph, batch, create)
     if create is not None:
         batch = await create_batch(tx, create)
-        sources[create.batch_id] = _Source(create.batch_id, batch.seq, create.tenant)
+        sources[create.batch_id] = Source(create.batch_id, batch.seq, create.tenant)
     awaited = {edge.source for node in graph.nodes for edge in node.after}
     batch_seq = None if batch is None else batch.seq
     marks = {
@@ -51,14 +41,14 @@ async def submit_graph(tx: Transaction, graph: Graph) -> GraphReply:
         for node in graph.nodes
     }
     jobs = [node.job._replace(due_at=HELD_AT) if node.after else node.job for node in graph.nodes]
-    replies, numbers = await tx.submit_jobs(jobs, marks) if jobs else ([], {})
+    replies, numbers = await submit_marked(tx, jobs, marks) if jobs else ([], {})
     new = {node.job.job_id: node for node in reversed(graph.nodes) if node.job.job_id in numbers}
     added = [(node, numbers[job_id]) for job_id, node in reversed(new.items())]
     if batch is not None:
         await add_members(tx, batch, [node for node, _ in added if node.member])
     dependants = [(node, seq) for node, seq in added if node.after]
     if dependants:
-        sources |= {node.job.job_id: _Source(node.job.job_id, seq, node.job.tenant) for node, seq in added}
+        sources |= {node.job.job_id: Source(node.job.job_id, seq, node.job.tenant) for node, seq in added}
         await _resolve(tx, sources, awaited, zip(graph.nodes, replies, strict=True))
         marked = {numbers[JobId(source)] for source in awaited if source in numbers}
         if create is not None:
@@ -70,19 +60,10 @@ async def submit_graph(tx: Transaction, graph: Graph) -> GraphReply:
     return GraphReply(replies, batch_id, graph.create is not None and batch_id == graph.create.batch_id)
 
 
-async def upstreams(tx: Transaction, job_ids: Sequence[JobId], *, results: bool) -> list[list[Upstream]]:
-    """Return what each job waits or waited for, in the order in which its edges were given."""
-    numbers = {job_id: source.seq for job_id, source in (await _read_sources(tx, job_ids)).items()}
-    found: dict[int, list[Upstream]] = {}
-    for row in await tx.db.rows("edges_to", tx.rows.array(numbers.values()), results):
-        found.setdefault(row["dependant_seq"], []).append(tx.rows.upstream(row))
-    return [found.get(numbers.get(job_id, 0), []) for job_id in job_ids]
-
-
 # ---------------------------------------------------------------------- the batch and the sources
 
 
-async def _find_own_batch(tx: Transaction, graph: Graph) -> tuple[BatchHandle | None, NewBatch | None]:
+async def _find_own_batch(tx: SqliteTransaction, graph: Graph) -> tuple[BatchHandle | None, NewBatch | None]:
     """Return the batch of a graph's members, if it exists, and the batch to create, if it does not."""
     new = graph.create
     if new is None:
@@ -93,7 +74,7 @@ async def _find_own_batch(tx: Transaction, graph: Graph) -> tuple[BatchHandle | 
 
 
 async def _check_members(
-    tx: Transaction, graph: Graph, batch: BatchHandle | None, create: NewBatch | None
+    tx: SqliteTransaction, graph: Graph, batch: BatchHandle | None, create: NewBatch | None
 ) -> None:  # fmt: skip
     """Raise ``BatchNotFound`` or ``BatchClosed`` if the batch, or the parent of a new one, takes no members."""
     if create is not None:
@@ -103,11 +84,11 @@ async def _check_members(
         check_open(batch, graph.batch_id)
     elif batch is not None and not batch.takes_jobs:
         ids = [node.job.job_id for node in graph.nodes if node.member]
-        if len(await _read_sources(tx, ids)) < len(set(ids)):
+        if len(await read_sources(tx, ids)) < len(set(ids)):
             check_open(batch, batch.batch_id)
 
 
-async def _around(tx: Transaction, batch: BatchHandle | None, create: NewBatch | None) -> set[str]:
+async def _around(tx: SqliteTransaction, batch: BatchHandle | None, create: NewBatch | None) -> set[str]:
     """Return the batches that cannot end before a member of a graph: its batch and the parents of that batch."""
     around: set[str] = set() if create is None else {create.batch_id}
     batch_id = create.parent if create is not None else None if batch is None else batch.batch_id
@@ -118,15 +99,15 @@ async def _around(tx: Transaction, batch: BatchHandle | None, create: NewBatch |
 
 
 async def _check_sources(
-    tx: Transaction, graph: Graph, batch: BatchHandle | None, create: NewBatch | None
-) -> dict[str, _Source]:  # fmt: skip
+    tx: SqliteTransaction, graph: Graph, batch: BatchHandle | None, create: NewBatch | None
+) -> dict[str, Source]:  # fmt: skip
     """Return the sources that exist already. Raises ``BadEdge``, ``CycleError``."""
     around = await _around(tx, batch, create) if any(node.after for node in graph.nodes) else set()
     inner: dict[str, str | None] = {node.job.job_id: node.job.tenant for node in graph.nodes}
     if create is not None:
         inner[create.batch_id] = create.tenant
     outer = {edge.source for node in graph.nodes for edge in node.after} - inner.keys()
-    sources = await _read_sources(tx, outer)
+    sources = await read_sources(tx, outer)
     for index, node in enumerate(graph.nodes):
         for source, _ in node.after:
             if node.member and source in around:
@@ -141,18 +122,11 @@ async def _check_sources(
     return sources
 
 
-async def _read_sources(tx: Transaction, ids: Iterable[str]) -> dict[str, _Source]:
-    """Return those of these jobs and batches that exist."""
-    wanted = [JobId(one) for one in ids]
-    found = await tx.db.run("sources", tx.rows.ids(wanted), tx.namespace_id) if wanted else ()
-    return {
-        source: _Source(source, seq, tx.rows.read_text(tenant), SourceStatus(status), bool(failing))
-        for source, seq, tenant, status, failing in found
-    }
-
-
 async def _resolve(
-    tx: Transaction, sources: dict[str, _Source], awaited: set[str], answers: Iterable[tuple[GraphNode, SubmitReply]]
+    tx: SqliteTransaction,
+    sources: dict[str, Source],
+    awaited: set[str],
+    answers: Iterable[tuple[GraphNode, SubmitReply]],
 ) -> None:
     """Add the jobs that the store has, or had until it pruned them, in place of jobs of the graph."""
     same = {
@@ -160,14 +134,14 @@ async def _resolve(
         for node, reply in answers
         if node.job.job_id in awaited and node.job.job_id not in sources
     }
-    known = await _read_sources(tx, same.values())
+    known = await read_sources(tx, same.values())
     for number, other in enumerate(dict.fromkeys(other for other in same.values() if other not in known), 1):
-        known[other] = _Source(other, -number, None, SourceStatus.FAILED)  # No job has a negative number.
+        known[other] = Source(other, -number, None, SourceStatus.FAILED)  # No job has a negative number.
     sources |= {job_id: known[other] for job_id, other in same.items()}
 
 
 async def _mark_sources(
-    tx: Transaction, sources: dict[str, _Source], dependants: Added, marked: set[int]
+    tx: SqliteTransaction, sources: dict[str, Source], dependants: Added, marked: set[int]
 ) -> None:  # fmt: skip
     """Mark the jobs that an edge comes from now, and that were not written with that mark."""
     unmarked = {sources[edge.source].seq for node, _ in dependants for edge in node.after} - marked
@@ -178,7 +152,7 @@ async def _mark_sources(
         await tx.db.run("leases_await", seqs)
 
 
-async def _add_edges(tx: Transaction, sources: dict[str, _Source], dependants: Added, *, back: bool) -> None:
+async def _add_edges(tx: SqliteTransaction, sources: dict[str, Source], dependants: Added, *, back: bool) -> None:
     """Write the edges into new jobs, settled by what their sources are now."""
     edges: list[tuple[object, ...]] = []
     held: list[tuple[object, ...]] = []
