@@ -33,6 +33,9 @@ PEERS_PIP  := $(PEERS_VENV)/bin/python -m pip install -qq --disable-pip-version-
 AUDIT_VENV := .venv-audit
 AUDIT      := $(AUDIT_VENV)/.ready
 
+RELEASE_VENV := .venv-release
+RELEASE      := $(RELEASE_VENV)/.ready
+
 # pyright would otherwise look for newer releases of itself.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
@@ -45,7 +48,7 @@ tell = awk -F == -v file=$(1) '/^[a-z0-9].*==/ { names = names " " $$1; count++ 
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-fast web lint types format conformance sim proof fuzz hooks requirements dist sbom audit nightly bench example-django example-asymptote clean
+.PHONY: help run test test-fast web lint types format conformance sim proof fuzz hooks requirements dist release-check sbom audit nightly bench example-django example-asymptote clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -95,8 +98,14 @@ hooks: ## Check commit messages in this clone from now on
 requirements: $(BIN)/python ## Write docs/reference/requirements.md from the ids that tests name
 	$(BIN)/python scripts/requirements.py
 
-dist: $(RUN) $(UI) ## Build the wheel and the sdist twice, compare the bytes, check the metadata (ARGS="--tag v0.1.0")
+dist: $(RUN) $(UI) $(RELEASE) ## Build the wheel and the sdist twice, compare the bytes, check both files (ARGS="--tag v0.1.0")
+	@rm -f dist/*.whl dist/*.tar.gz
 	$(BIN)/python scripts/build_dist.py $(ARGS)
+	$(RELEASE_VENV)/bin/twine check --strict dist/*.whl dist/*.tar.gz
+	$(RELEASE_VENV)/bin/check-wheel-contents dist/*.whl
+
+release-check: $(DEV) dist ## Also install the wheel with every Python found here, and run tests of the sdist; needs the network
+	$(BIN)/python scripts/release_check.py
 
 sbom: $(BIN)/python ## Write bills of materials (CycloneDX) of the package and the image into dist/
 	@mkdir -p dist
@@ -124,7 +133,7 @@ example-asymptote: $(PACKAGE) ## Start a service that compiles drawings in a pag
 	$(BIN)/python examples/asymptote/start.py
 
 clean: ## Remove all environments, caches and build output
-	rm -rf $(VENV) $(PEERS_VENV) $(AUDIT_VENV) web/node_modules .browser $(dir $(UI)) $(API_TYPES) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache
+	rm -rf $(VENV) $(PEERS_VENV) $(AUDIT_VENV) $(RELEASE_VENV) web/node_modules .browser $(dir $(UI)) $(API_TYPES) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -184,6 +193,12 @@ $(AUDIT): requirements/audit.txt | $(BIN)/python
 	@echo "Setting up $(AUDIT_VENV)…"
 	@$(PYTHON) -m venv $(AUDIT_VENV)
 	@$(AUDIT_VENV)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+$(RELEASE): requirements/release.txt | $(BIN)/python
+	@echo "Setting up $(RELEASE_VENV)…"
+	@$(PYTHON) -m venv $(RELEASE_VENV)
+	@$(RELEASE_VENV)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
 # arq's packages first: what the others need is newer, and pip would say that it does not fit. The files name every

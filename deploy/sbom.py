@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,7 +48,7 @@ def read_lock(text: str) -> Iterator[Package]:
 def bill(packages: list[Package], version: str) -> dict[str, Any]:
     """Build the document."""
     known = {package.name: package for package in packages}
-    ours = f"pkg:pypi/headway@{version}"
+    ours = f"pkg:pypi/headway-queue@{version}"
     needs: dict[str, list[str]] = {ours: [], **{package.purl: [] for package in packages}}
     for package in packages:
         parents = [known[by].purl for by in package.wanted_by if by in known]
@@ -60,7 +60,7 @@ def bill(packages: list[Package], version: str) -> dict[str, Any]:
         "version": 1,
         "metadata": {
             "component": {
-                "type": "application", "bom-ref": ours, "name": "headway", "version": version, "purl": ours,
+                "type": "application", "bom-ref": ours, "name": "headway-queue", "version": version, "purl": ours,
                 "licenses": [{"license": {"id": "MIT"}}],
             },
         },
@@ -79,7 +79,7 @@ def bill(packages: list[Package], version: str) -> dict[str, Any]:
 
 def main() -> None:
     [lock] = sys.argv[1:]
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    version = runpy.run_path(str(ROOT / "src" / "headway" / "version.py"))["__version__"]
     print(json.dumps(bill(list(read_lock(Path(lock).read_text())), version), indent=2))
 
 

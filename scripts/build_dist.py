@@ -3,17 +3,17 @@
     python scripts/build_dist.py --tag v0.1.0
 
 The two builds differ in folder, file times and umask, because none of these may change a release. `--tag` also checks
-that the version in pyproject.toml is the one that the tag names.
+that the version in src/headway/version.py is the one that the tag names.
 """
 
 import argparse
 import os
+import runpy
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
-import tomllib
 import zipfile
 from pathlib import Path
 
@@ -21,9 +21,15 @@ from packaging.metadata import Metadata
 from trove_classifiers import classifiers as known_classifiers
 
 ROOT = Path(__file__).resolve().parents[1]
+NAME = "headway-queue"  # Of the distribution. The import and the command are headway.
 IGNORED = shutil.ignore_patterns(
     ".git", ".venv*", ".*_cache", ".browser", ".hypothesis", "__pycache__", "node_modules", "build", "dist"
 )
+
+
+def read_version() -> str:
+    """Return the version of this tree, from the one file that contains it."""
+    return str(runpy.run_path(str(ROOT / "src" / "headway" / "version.py"))["__version__"])
 
 
 def build(folder: Path, moment: int, umask: int) -> dict[str, bytes]:
@@ -61,8 +67,8 @@ def problems(text: bytes, version: str) -> list[str]:
     except ExceptionGroup as errors:
         return [str(error) for error in errors.exceptions]
     wrong = []
-    if (found.name, str(found.version)) != ("headway", version):
-        wrong.append(f"the metadata is of {found.name} {found.version}, but the release is headway {version}")
+    if (found.name, str(found.version)) != (NAME, version):
+        wrong.append(f"the metadata is of {found.name} {found.version}, but the release is {NAME} {version}")
     wrong += [f"unknown classifier: {name}" for name in found.classifiers or () if name not in known_classifiers]
     if found.description_content_type != "text/markdown" or not (found.description or "").strip():
         wrong.append("the description must be README.md, with the content type text/markdown")
@@ -76,9 +82,9 @@ def main() -> int:
     parser.add_argument("--tag", help="the tag of the release: v and the version")
     parser.add_argument("--into", type=Path, default=ROOT / "dist", help="the folder for the built files")
     given = parser.parse_args()
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    version = read_version()
     if given.tag not in (None, f"v{version}"):
-        print(f"The tag is {given.tag}, but pyproject.toml has version {version}. Change one of them.", file=sys.stderr)
+        print(f"The tag is {given.tag}, but version.py has version {version}. Change one of them.", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
         built = build(Path(first), 1_700_000_000, 0o022)

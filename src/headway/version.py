@@ -1,3 +1,3 @@
-"""The version of this release."""
+"""The version of this release. It is written here and nowhere else."""
 
 __version__ = "0.1.0"

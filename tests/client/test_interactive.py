@@ -164,5 +164,5 @@ async def test_credit_is_given_back_as_messages_are_received() -> None:
 
 def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "websockets.asyncio.client", None)
-    with pytest.raises(ConfigError, match=r"pip install 'headway\[server\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'headway-queue\[server\]'"):
         session_transport._library()

@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from headway.version import __version__
+
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = ROOT / "requirements"
 LOCKS = sorted(path.stem for path in REQUIREMENTS.glob("*.txt"))
@@ -73,6 +75,21 @@ def test_the_image_has_every_extra_that_it_needs() -> None:
     assert "-r run.txt" in (REQUIREMENTS / "image.in").read_text()
 
 
+def test_every_dependency_and_extra_is_tested_at_a_version_that_the_package_allows() -> None:
+    # S-39: dev.in lists what tests need of each extra, in its own words.
+    needed = {_same(text) for text in PROJECT["project"]["dependencies"]}
+    needed |= extra(*(PROJECT["project"]["optional-dependencies"].keys() - {"all"}))
+    found = pins("dev")
+    checked = {}
+    for text in needed:
+        match = re.match(r"([a-z0-9._-]+)(?:\[[^]]*\])?>=([0-9.]+)(;platform_system=='windows')?", text)
+        assert match is not None, f"{text} needs an oldest version"
+        if match[3] is None:
+            checked[match[1]] = _number(found[match[1]]) >= _number(match[2])
+    assert checked == dict.fromkeys(checked, True)
+    assert checked.keys() >= {"apsw", "hiredis", "asyncpg", "fastapi", "django", "celery", "opentelemetry-api"}
+
+
 @pytest.mark.parametrize("name", LOCKS)
 def test_every_package_is_pinned_with_hashes_and_fits_what_was_asked_for(name: str) -> None:
     # S-39
@@ -123,7 +140,7 @@ def test_the_bill_of_materials_names_every_package_with_its_hashes_and_needs(nam
     assert all(one["hashes"] and one["purl"].startswith("pkg:pypi/") for one in bill["components"])
     refs = {one["bom-ref"] for one in bill["components"]}
     needs = {one["ref"]: set(one["dependsOn"]) for one in bill["dependencies"]}
-    ours = f"pkg:pypi/headway@{PROJECT['project']['version']}"
+    ours = f"pkg:pypi/headway-queue@{__version__}"
     assert needs.keys() == refs | {ours}
     assert set().union(*needs.values()) == refs  # Each is there for a reason.
     direct = {"apsw", "msgspec", "fastapi"}
@@ -136,11 +153,14 @@ def test_the_bill_of_materials_names_every_package_with_its_hashes_and_needs(nam
 @pytest.mark.slow
 def test_a_wheel_and_an_sdist_built_twice_have_the_same_bytes_and_good_metadata(tmp_path: Path) -> None:
     # S-39: in another folder, at another time, by a user with another umask.
-    version = PROJECT["project"]["version"]
+    version = __version__
     command = [sys.executable, str(ROOT / "scripts" / "build_dist.py"), "--tag", f"v{version}", "--into", str(tmp_path)]
     subprocess.run(command, check=True, capture_output=True)
     wheel, sdist = sorted(tmp_path.iterdir())
-    assert (wheel.name, sdist.name) == (f"headway-{version}-py3-none-any.whl", f"headway-{version}.tar.gz")
+    assert (wheel.name, sdist.name) == (
+        f"headway_queue-{version}-py3-none-any.whl",
+        f"headway_queue-{version}.tar.gz",
+    )
     assert build_dist.metadata(wheel) == build_dist.metadata(sdist)
 
 
@@ -155,12 +175,12 @@ def test_a_tag_of_another_version_is_refused(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "scripts" / "build_dist.py"), "--tag", "v999.0", "--into", str(tmp_path)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 1
-    assert f"The tag is v999.0, but pyproject.toml has version {PROJECT['project']['version']}." in done.stderr
+    assert f"The tag is v999.0, but version.py has version {__version__}." in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 GOOD = {
-    "Metadata-Version": "2.4", "Name": "headway", "Version": "1.0", "License-File": "LICENSE",
+    "Metadata-Version": "2.4", "Name": "headway-queue", "Version": "1.0", "License-File": "LICENSE",
     "Classifier": "Typing :: Typed", "Description-Content-Type": "text/markdown",
 }  # fmt: skip
 
@@ -168,7 +188,7 @@ GOOD = {
 @pytest.mark.parametrize(
     "header, value, problem",
     [
-        ("Version", "2.0", "the metadata is of headway 2.0, but the release is headway 1.0"),
+        ("Version", "2.0", "the metadata is of headway-queue 2.0, but the release is headway-queue 1.0"),
         ("Classifier", "Typing :: Guessed", "unknown classifier: Typing :: Guessed"),
         (
             "Description-Content-Type",
@@ -279,7 +299,7 @@ def test_ci_runs_every_python_that_the_package_names() -> None:
     assert versions == ["3.11", "3.12", "3.13", "3.14"]
     assert steps(job, "actions/setup-python")[0]["with"] == {"python-version": "${{ matrix.python }}"}
     named = {name.rpartition(" ")[2] for name in PROJECT["project"]["classifiers"] if ":: Python :: 3." in name}
-    assert named <= set(versions)
+    assert named == set(versions)
 
 
 def test_a_job_has_only_the_rights_that_it_needs() -> None:
@@ -314,7 +334,14 @@ def test_a_release_is_tested_and_built_before_it_is_signed_and_published() -> No
     assert commands(release["release.build"]) == ['make dist sbom ARGS="--tag $GITHUB_REF_NAME"']
     assert [commands(release[f"release.{name}"]) for name in ("attest", "publish")] == [[], []]
     targets = (ROOT / "Makefile").read_text()
-    assert re.search(r"^dist:.*\n\t\$\(BIN\)/python scripts/build_dist\.py \$\(ARGS\)$", targets, re.MULTILINE)
+    [recipe] = re.findall(r"^dist:.*\n((?:\t.*\n)+)", targets, re.MULTILINE)
+    steps_of = [
+        "rm -f dist/*.whl",
+        "$(BIN)/python scripts/build_dist.py $(ARGS)",
+        "twine check --strict",
+        "check-wheel",
+    ]
+    assert [step in line for step, line in zip(steps_of, recipe.splitlines(), strict=True)] == [True] * 4
 
 
 def test_a_release_is_published_by_trust_and_not_by_a_password() -> None:

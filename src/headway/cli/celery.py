@@ -164,7 +164,7 @@ def _ledger(app: str | None, store: str | None, prefix: str) -> tuple[Ledger, li
 
 def _need_celery() -> None:
     if find_spec("celery") is None:
-        raise ConfigError("Celery is not installed; run: pip install 'headway[celery]'")
+        raise ConfigError("Celery is not installed; run: pip install 'headway-queue[celery]'")
 
 
 def _values(ledger: Ledger, names: list[str]) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def check_installed() -> None:
     """Refuse to go on without the packages of the extra. Raises ``ConfigError``."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(f"the HTTP interface needs {', '.join(missing)}; run: pip install 'headway[server]'")
+        raise ConfigError(f"the HTTP interface needs {', '.join(missing)}; run: pip install 'headway-queue[server]'")
 
 
 async def _supervise(serving: ServeConfig, count: int) -> None:

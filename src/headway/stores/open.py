@@ -56,7 +56,7 @@ def with_transient(store: Store, url: str | None, *, clock: Clock | None = None,
 def open_archive(url: str, namespace: str) -> Archive:
     """Make the archive at an address; it connects when first used. Raises ``ConfigError`` without its driver."""
     if find_spec("asyncpg") is None:
-        raise ConfigError("history needs the driver asyncpg; install it with: pip install 'headway[postgres]'")
+        raise ConfigError("history needs the driver asyncpg; install it with: pip install 'headway-queue[postgres]'")
     from headway.stores.postgres.archive.archive import PostgresArchive
 
     return PostgresArchive(url, namespace, mark=PAYLOAD_VERSION)
@@ -113,7 +113,9 @@ def _make(url: str, namespace: str, clock: Clock | None, timeout: float) -> Stor
 
 def _need(module: str, extra: str, scheme: str) -> None:
     if find_spec(module) is None:
-        raise ConfigError(f"{scheme}:// needs the driver {module}; install it with: pip install 'headway[{extra}]'")
+        raise ConfigError(
+            f"{scheme}:// needs the driver {module}; install it with: pip install 'headway-queue[{extra}]'"
+        )
 
 
 def mask(url: str) -> str:

@@ -133,6 +133,6 @@ def _library() -> tuple[Any, type[Exception], tuple[type[Exception], ...]]:
         errors = importlib.import_module("websockets.exceptions")
     except ImportError:
         raise ConfigError(
-            "this worker cannot run interactive tasks: they need websockets (pip install 'headway[server]')"
+            "this worker cannot run interactive tasks: they need websockets (pip install 'headway-queue[server]')"
         ) from None
     return client.connect, errors.ConnectionClosed, (OSError, TimeoutError, errors.WebSocketException)

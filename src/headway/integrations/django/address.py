@@ -15,8 +15,8 @@ from headway.stores.shared_database import postgres_store
 
 WORKS = (
     "Under Django, jobs are kept in SQLite, or in PostgreSQL 13 or newer with psycopg 3 (pip install "
-    "'headway[django,postgres]' 'psycopg[binary]'). If the rest of your project is on another database, give the jobs "
-    "one of their own and name it in IOQUEUE_DATABASE."
+    "'headway-queue[django,postgres]' 'psycopg[binary]'). If the rest of your project is on another database, give the "
+    "jobs one of their own and name it in IOQUEUE_DATABASE."
 )
 SQLITE_HINT = "Jobs in SQLite are in the project's own file, through Django's own connection: leave out IOQUEUE_STORE."
 # Options that both psycopg and asyncpg understand.
