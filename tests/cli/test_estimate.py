@@ -18,6 +18,7 @@ from headway.estimates.history import LEARNED, LaneHistory, TaskHistory
 from headway.stores.base import Heartbeat
 from headway.stores.open import open_store
 from tests.cli.command import Cli, until
+from tests.cli.served import Served
 
 
 def learned(folder: Path) -> None:
@@ -62,6 +63,27 @@ def test_what_was_learned_becomes_seconds(cli: Cli) -> None:
     assert "(p50)" in told
     assert "4 jobs ahead" in told
     assert "4 jobs ahead, learned" in cli.call("status", ids[-1]).out
+
+
+def test_a_lane_says_how_many_slots_it_wants(served: Served) -> None:
+    cli = served.cli
+    assert cli.call("scale", "--lane", "medium", "--within", "30").out.startswith("No slot is wanted: no job of medium")
+    for _ in range(9):
+        served.submit("demo.sleep", "seconds=10")
+    assert cli.call("scale", "--lane", "medium", "--within", "30").out.startswith("Keep 1 slot: too little is known")
+    learned(cli.folder)
+    found = cli.call("scale", "--lane", "medium", "--within", "30", "--json").json
+    assert found | {"slots_wanted": 0, "wait_p90": 0} == {
+        "slots_wanted": 0, "slots": 1, "busy": 0, "waiting": 9, "wait_p90": 0, "basis": "learned",
+    }  # fmt: skip
+    assert 3 <= found["slots_wanted"] <= 5
+    assert served.call("scale", "--lane", "medium", "--within", "30s", "--json").json == found
+    shown = cli.call("scale", "--lane", "medium", "--within", "30").out
+    assert shown.startswith(f"{found['slots_wanted']} slots would let medium start its jobs within 30s.")
+    assert "1 of live workers, 0 busy" in shown
+    for call in (cli.call, served.call):
+        assert "no lane 'hihg'; did you mean 'high'?" in call("scale", "--lane", "hihg", "--within", "30", code=2).err
+    assert "within: expected seconds" in cli.call("scale", "--lane", "high", "--within", "soon", code=2).err
 
 
 def test_crons_are_listed_with_their_last_and_next_run(cli: Cli) -> None:

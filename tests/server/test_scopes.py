@@ -42,6 +42,7 @@ MATRIX = {
     "GET /api/v1/queue/estimates": "read",
     "GET /api/v1/queue/overview": "read",
     "GET /api/v1/queue/stats": "read",
+    "GET /api/v1/scale": "read",
     "GET /api/v1/series": "read",
     "GET /api/v1/server": "read",
     "GET /api/v1/session": "public",  # It says who the caller is, if anybody.

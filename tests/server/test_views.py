@@ -22,6 +22,7 @@ from headway.security.tokens import create_token
 from headway.server.waiting_rows import ANCHORS_MAX
 from headway.stores.base import Store
 from tests.conformance.builders import a_job, claim, end, register
+from tests.estimates.lanes import learn_lanes
 from tests.server.conftest import client_for
 
 TASKS = "/api/v1/tasks"
@@ -371,3 +372,42 @@ async def test_an_unknown_view_is_refused(http: httpx.AsyncClient) -> None:
     answer = await http.get(f"{API}/live?views=nwo")
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
     assert "did you mean 'now'?" in answer.json()["detail"]
+
+
+async def test_a_lane_says_how_many_slots_it_wants(http: httpx.AsyncClient, store: Store) -> None:
+    await learn_lanes(store, seconds=10.0, task="add")
+    await register(store, slots=5, reserved=1, offers=("task:*",))
+    await submit(http, 1, priority="high")
+    assert len(await claim(store, free=5, offers=("task:*",))) == 1
+    await submit(http, 100, priority="high")
+    found = {text: (await http.get(f"{API}/scale", params={"lane": "high", "within": text})) for text in TIMES}
+    wanted = [answer.json()["slots_wanted"] for answer in found.values()]
+    assert wanted == sorted(wanted, reverse=True)
+    assert 16 <= found["50s"].json()["slots_wanted"] <= 24
+    assert found["50s"].json() | {"wait_p90": 0, "slots_wanted": 0} == {
+        "slots_wanted": 0, "slots": 5, "busy": 1, "waiting": 100, "wait_p90": 0, "basis": "learned",
+    }  # fmt: skip
+    assert found["1m"].json()["wait_p90"] > 100
+
+
+TIMES = ("0", "5", "30s", "50s", "1m", "1h")
+
+
+@pytest.mark.parametrize(
+    "query, code, text",
+    [
+        ("lane=high", "invalid", "within: "),
+        ("within=30", "invalid", "lane: "),
+        ("lane=high&within=soon", "config", "within: expected seconds, or a length such as '90s'"),
+        ("lane=hihg&within=30", "config", "no lane 'hihg'; did you mean 'high'? (lanes: high, medium, low)"),
+        ("lane=high&within=-1", "config", "within: expected"),
+        ("lane=high&within=30&slots=3", "invalid", "no parameter 'slots' here"),
+    ],
+)
+@pytest.mark.parametrize("store_name", ["memory"])
+async def test_a_bad_question_about_slots_is_a_clear_problem(
+    http: httpx.AsyncClient, query: str, code: str, text: str
+) -> None:
+    answer = await http.get(f"{API}/scale?{query}")
+    assert (answer.status_code, answer.json()["code"]) == (422, code)
+    assert text in answer.json()["detail"]

@@ -83,6 +83,7 @@ COMMANDS: tuple[tuple[str, Group, *tuple[str, ...]], ...] = (
     ("workers:drain", _OPERATE, "WORKER [OPTIONS]", "headway drain web-1:4711:a1b2c3"),
     ("pause", _OPERATE, "[OPTIONS]", "headway pause --lane low", "headway pause --tenant acme"),
     ("pause:resume", _OPERATE, "[OPTIONS]", "headway resume --lane low", "headway resume"),
+    ("scale", _OPERATE, "--lane LANE --within TIME [OPTIONS]", "headway scale --lane high --within 30"),
     ("stats", _OPERATE, "[OPTIONS]", "headway stats", "headway stats --json"),
     ("top", _OPERATE, "[OPTIONS]", "headway top", "headway top --once"),
     ("policy", _OPERATE),

@@ -21,6 +21,7 @@ from headway.core.workflow import BatchId, BatchQuery
 from headway.estimates.accuracy import AccuracySummary, summaries
 from headway.estimates.forecaster import Forecaster
 from headway.estimates.load import check_here, recent_load
+from headway.estimates.scaling import ScaleAdvice, advise_slots
 from headway.maintenance.bulk import (
     Action,
     BulkRunner,
@@ -163,6 +164,12 @@ class StoreOperator:
     async def accuracy(self) -> dict[str, AccuracySummary]:
         """Return how estimates turned out, by lane."""
         return summaries(await read_documents(self._store))
+
+    async def scale(self, lane: str, within: float) -> ScaleAdvice:
+        """Return how many slots let a lane start its jobs within some seconds."""
+        policy = await self.policy()
+        forecast = await Forecaster().build(self._store, policy)
+        return advise_slots(forecast, await self._store.stats(), policy, lane, within)
 
     async def crons(self) -> list[CronView]:
         return await read_cron_views(self._store)

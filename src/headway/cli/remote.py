@@ -39,6 +39,7 @@ from headway.core.worker import TASK, WorkerInfo, WorkerState
 from headway.core.workflow import BatchId, BatchQuery
 from headway.estimates.accuracy import AccuracySummary
 from headway.estimates.load import JOBS_READ, load_of
+from headway.estimates.scaling import ScaleAdvice
 from headway.maintenance.bulk import Action
 from headway.observability.job_output import OUTPUT
 from headway.policy_store.cron_views import CronRun, CronView
@@ -239,6 +240,9 @@ class HttpOperator:
     async def accuracy(self) -> dict[str, AccuracySummary]:
         reply = await self._get("/queue/estimates")
         return {lane: AccuracySummary(**values) for lane, values in reply["queues"].items()}
+
+    async def scale(self, lane: str, within: float) -> ScaleAdvice:
+        return ScaleAdvice(**await self._get("/scale", lane=lane, within=f"{round(within * 1_000)}ms"))
 
     async def crons(self) -> list[CronView]:
         return [_cron(values) async for values in self._items("/crons")]

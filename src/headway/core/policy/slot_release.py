@@ -14,11 +14,13 @@ class SlotReleases:
     """When busy slots become free: points in time that are all equally likely."""
 
     def __init__(self, remaining: Sequence[list[float]], slots: int) -> None:
-        free = max(0, slots - len(remaining))
-        points = sorted([0.0] * (free * POINTS) + [point for left in remaining for point in left])
-        step = -(-len(points) // POINTS_MAX)
+        busy = sorted([point for left in remaining for point in left])
+        free = max(0, slots - len(remaining)) * POINTS  # Points at 0.0, of slots that are free.
+        step = max(1, -(-(free + len(busy)) // POINTS_MAX))
+        # Take each `step`-th of all points in order. The points of free slots may be millions, so no list holds them.
+        kept = range(step // 2, free + len(busy), step)
         self._slots = slots
-        self._points = points = points[step // 2 :: step] if step > 1 else points
+        self._points = points = [0.0 if at < free else busy[at - free] for at in kept]
         self._sums = [0.0, *accumulate(points)]
         self._squares = [0.0, *accumulate(point * point for point in points)]
         # The part of the points' variance that is uncertain. The rest is that jobs differ in how long they still run.

@@ -1,4 +1,4 @@
-"""The whole queue at a glance: lanes and slots, tenants, limits, and what another policy would change."""
+"""The whole queue at a glance: lanes and slots, tenants, limits, and what other policies and slots would change."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from headway.core.policy.lint import check_policy
 from headway.core.policy.reader import read_policy
 from headway.core.what_if import change_queue
 from headway.estimates.load import DEFAULT_SLOTS
+from headway.estimates.scaling import advise_slots, read_within
 from headway.server.auth import Scope
 from headway.server.pages import PAGE_MAX, Page, read_cursor
 from headway.server.replies import encode, reply
 from headway.server.routing import Routes, caller_of
+from headway.server.schemas import rest
 from headway.server.schemas.dashboard import (
     ForecastReply,
     ForecastRequest,
     LimitsReply,
     Overview,
+    ScaleReply,
     TenantPage,
 )
 from headway.server.service import service_of
@@ -104,3 +107,19 @@ async def forecast(request: Request, wanted: ForecastRequest) -> Response:
             "findings": [one._asdict() for one in findings],
         }
     )
+
+
+@routes.get("/scale", Scope.READ, ScaleReply, "How many slots a lane wants", problems=("config",))
+async def get_scale(
+    request: Request,
+    lane: Annotated[rest.Name, Query(description="The lane whose tasks should start in time.")],
+    within: Annotated[str, Query(max_length=20, description="How long its tasks may wait: `30`, `30s` or `5m`.")],
+) -> Response:
+    """Return how many slots let every waiting task of a lane start in time, by the forecast. For autoscalers.
+
+    Never less than what runs, and 0 only if no task of the lane waits, runs, is held or is due soon.
+    """
+    service = service_of(request)
+    seconds = read_within(within)
+    forecast, stats = await service.forecast(), await service.client.stats()
+    return reply(advise_slots(forecast, stats, await service.policy(), lane, seconds)._asdict())

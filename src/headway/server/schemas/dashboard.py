@@ -353,6 +353,19 @@ class ForecastReply(BaseModel):
     findings: list[PolicyFinding] = Field(description="What to be warned of in the policy.")
 
 
+class ScaleReply(BaseModel):
+    """How many slots a lane wants, and how it stands now."""
+
+    slots_wanted: int = Field(description="Slots that let every waiting task of the lane start in time.", examples=[24])
+    slots: int = Field(description="Slots of the live workers that can run its tasks.", examples=[16])
+    busy: int = Field(description="Tasks of any lane that run on these workers.", examples=[16])
+    waiting: int = Field(description="Tasks of the lane that wait.", examples=[410])
+    wait_p90: float | None = Field(description="Seconds until the last of them starts, with the slots that there are.")
+    basis: Literal["learned", "declared", "unknown"] = Field(
+        description="Where the forecast comes from. If it is `unknown`, the advice keeps the slots that there are."
+    )
+
+
 class SignIn(Body):
     """A token to sign in with."""
 
