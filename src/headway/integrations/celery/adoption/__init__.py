@@ -1,0 +1,1 @@
+"""Adoption: existing Celery tasks that run on Headway, chosen by name."""
