@@ -33,6 +33,7 @@ class Ordering:
         self._tx = tx
         self._clocks: dict[int, int | None] = {}  # By class: its clock, or None if it is not fair.
         self._last: dict[tuple[int, str], int | None] = {}
+        self._running: dict[int, dict[str, int]] = {}  # By class: the last key of each tenant's running jobs.
         self._plain: dict[int, tuple[int, int]] = {}  # By class that is not fair: the first and last place.
 
     async def put(
@@ -87,5 +88,5 @@ class Ordering:
 
     async def _last_key(self, known: tuple[int, str]) -> int | None:
         if known not in self._last:
-            self._last[known] = await self._tx.db.first("last_key", *known)
+            self._last[known] = await self._tx.last_key(*known, self._running)
         return self._last[known]

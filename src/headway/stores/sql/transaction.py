@@ -88,6 +88,14 @@ class Transaction(ABC):
     async def next_numbers(self, count: int) -> Sequence[int]:
         """Return the next numbers of the sequence that orders all jobs."""
 
+    async def last_key(self, class_id: int, sharer: str, running: dict[int, dict[str, int]]) -> int | None:
+        """Return the highest order key of a tenant's jobs that wait or run in a class.
+
+        ``running``: where a transaction may keep the keys of running jobs by class and tenant, once it has read them.
+        """
+        found: int | None = await self.db.first("last_key", class_id, sharer)
+        return found
+
     @abstractmethod
     async def make_fair(self, class_id: int, number: int) -> int:
         """Make a class fair between tenants. Return its clock, which starts no later than ``number``."""

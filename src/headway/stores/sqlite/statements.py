@@ -19,7 +19,7 @@ _TABLE = re.compile(
     rf"|\b(\s+ON\s+)({'|'.join(TABLES)})\b(?=\s*\()"  # an index the one it is on,
     rf"|(?<![.\w])()({'|'.join(TABLES)})\b(?=\.\w)"  # and a column the one it is of.
 )
-_INDEX = re.compile(r"\b(CREATE (?:UNIQUE )?INDEX |INDEXED BY )(\w+)")
+_INDEX = re.compile(r"\b(CREATE (?:UNIQUE )?INDEX |INDEXED BY |DROP INDEX )(\w+)")
 
 
 @lru_cache(maxsize=8)

@@ -172,6 +172,13 @@ class SqliteTransaction(Transaction):
         last = int(self.connection.first("next_sequence", count))
         return range(last - count + 1, last + 1)
 
+    async def last_key(self, class_id: int, sharer: str, running: dict[int, dict[str, int]]) -> int | None:
+        if class_id not in running:
+            running[class_id] = dict(self.connection.run("last_running_keys", class_id))
+        waiting: int | None = self.connection.first("last_waiting_key", class_id, sharer)
+        runs = running[class_id].get(sharer)
+        return waiting if runs is None else runs if waiting is None else max(waiting, runs)
+
     async def make_fair(self, class_id: int, number: int) -> int:
         self.connection.run("fair_ready", class_id)
         self.connection.run("fair_leases", class_id)

@@ -28,13 +28,16 @@ UPDATE ready SET tenant = '' WHERE class_id = :class_id AND tenant IS NULL;
 -- params  class_id, order_key, due_at, seq
 UPDATE job SET class_id = :class_id, park = '', order_key = :order_key, due_at = :due_at WHERE seq = :seq;
 
--- name: last_key
--- The highest key of a tenant's jobs that wait or run in a class.
+-- name: last_running_keys
+-- The highest key of each tenant's jobs that run in a class.
+-- params  class_id
+-- plan    reads all leases, which are as few as there are busy slots: an index would cost each job two writes
+SELECT tenant, max(order_key) FROM lease WHERE class_id = :class_id AND tenant IS NOT NULL GROUP BY tenant;
+
+-- name: last_waiting_key
+-- The highest key of a tenant's jobs that wait in a class.
 -- params  class_id, tenant
-SELECT nullif(max(ifnull((SELECT order_key FROM ready WHERE class_id = :class_id AND tenant = :tenant
-                           ORDER BY order_key DESC LIMIT 1), -1),
-                  ifnull((SELECT order_key FROM lease WHERE class_id = :class_id AND tenant = :tenant
-                           ORDER BY order_key DESC LIMIT 1), -1)), -1);
+SELECT order_key FROM ready WHERE class_id = :class_id AND tenant = :tenant ORDER BY order_key DESC LIMIT 1;
 
 -- name: next_sequence
 -- Take the next numbers of the one sequence that orders everything.
