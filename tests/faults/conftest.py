@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import IO
 
 import apsw
 import pytest
@@ -99,13 +100,20 @@ class Yard:
     def submit(self, task: str, *args: object, **options: object) -> Job[object]:
         return self.app.tasks[task].using(**options).enqueue(*args)  # type: ignore[arg-type]
 
-    def start(self, *options: str, app: str = "jobs:app", environment: dict[str, str] | None = None) -> WorkerProcess:
+    def start(
+        self,
+        *options: str,
+        app: str = "jobs:app",
+        environment: dict[str, str] | None = None,
+        stderr: IO[bytes] | None = None,
+    ) -> WorkerProcess:
         """Start a worker and wait until the store knows it."""
         known = {worker.worker_id for worker in self.app.stats().workers}
         process = subprocess.Popen(
             [sys.executable, "-m", "headway", "worker", app, "--log-level", "warning", *options],
             cwd=self.folder,
             env={**os.environ, **self.environment, **(environment or {})},
+            stderr=stderr,
         )
         worker = WorkerProcess(process)
         self._workers.append(worker)

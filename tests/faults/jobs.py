@@ -241,3 +241,43 @@ async def part(label: str, seconds: float = 0.0, fails: bool = False) -> str:
     if fails:
         raise ValueError(label)
     return label
+
+
+# Tasks that show in which process they ran, for the tests of recycling.
+leaked: list[bytes] = []
+
+
+@app.task(name="where_async")
+async def where_async(number: int) -> None:
+    mark(f"where {number} {os.getpid()}")
+
+
+@app.task(name="where_thread")
+def where_thread(number: int) -> None:
+    mark(f"where {number} {os.getpid()}")
+
+
+@app.task(name="where_process", executor="process")
+def where_process(number: int) -> None:
+    mark(f"where {number} {os.getpid()}")
+
+
+@app.task(name="until_told")
+async def until_told(name: str) -> int:
+    """Run until a file of this name is there."""
+    mark(f"until_told {name} {os.getpid()}")
+    while not MARKS.with_name(name).exists():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    return os.getpid()
+
+
+@app.task(name="leak_thread")
+def leak_thread(mib: int) -> None:
+    leaked.append(b"\1" * (mib << 20))
+    mark(f"leak {os.getpid()}")
+
+
+@app.task(name="leak_process", executor="process")
+def leak_process(mib: int) -> None:
+    leaked.append(b"\1" * (mib << 20))
+    mark(f"leak {os.getpid()}")

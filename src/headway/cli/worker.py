@@ -80,6 +80,14 @@ class WorkerFlags:
     dead_after: Annotated[
         float | None, option("How long after its last heartbeat it counts as dead (90).", "SECONDS")
     ] = None
+    max_jobs_per_child: Annotated[
+        int | None,
+        option("Replace a process after it has run this many jobs (no bound).", "N", validator=Number(gte=0)),
+    ] = None
+    max_memory_per_child: Annotated[
+        int | None,
+        option("Replace a process that occupies more memory than this (no bound).", "MIB", validator=Number(gte=0)),
+    ] = None
     store: StoreUrl = None
     namespace: Annotated[str | None, option("Namespace of an app in a shared store.", "NAME")] = None
     log: Annotated[Literal["console", "json"] | None, option("How log lines look; else as suits where they go.")] = None

@@ -50,6 +50,8 @@ class Settings:
     grace: float = 30.0
     hard_grace: float = 10.0
     poll: float = 1.25
+    max_jobs_per_child: int = 0  # 0 means no bound.
+    max_memory_per_child: int = 0  # MiB; 0 means no bound.
     payload_max: int = 1 << 20
     http_payload_max: int = 256 << 10
     policy: str | None = None
@@ -88,7 +90,7 @@ class Settings:
         for name in (*positive, "token_streams", "token_workers"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}", setting=name)
-        for name in ("grace", "hard_grace", "session_grace"):
+        for name in ("grace", "hard_grace", "session_grace", "max_jobs_per_child", "max_memory_per_child"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must be at least 0, not {getattr(self, name)}", setting=name)
         if self.dead_after < 2 * self.heartbeat:

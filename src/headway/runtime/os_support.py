@@ -42,6 +42,17 @@ def hide_from_programs() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
+def resident_memory() -> int:
+    """Return the bytes of memory that this process occupies. Outside Linux, return the most that it has occupied."""
+    if sys.platform != "linux":
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1_024
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
 def tune_gc() -> None:
     """Exempt the objects of the start-up from garbage collection, and collect less often.
 

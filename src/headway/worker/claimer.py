@@ -121,6 +121,10 @@ class Claimer:
         self._context = copy_context()  # Jobs run in copies of the context in which the loop runs.
         self.claiming = True
         self._stopped = False
+        self.quiet = asyncio.Event()  # No more job will start: an exchange after ``stop_claiming`` has ended.
+        self._taken = 0  # Slots that jobs of a replaced runner still fill.
+        self._most: int | None = None  # How many more jobs to claim; None for no bound.
+        self._counts: Callable[[Lease], bool] = lambda _: True
 
     # ------------------------------------------------------------------ called by the runner
 
@@ -144,6 +148,15 @@ class Claimer:
         """Reserve slots for lanes. Other lanes never fill them, or with ``leave_free`` the last free ones."""
         self._reserved, self._lanes, self._leave_free = slots, lanes, leave_free
 
+    def bound(self, most: int, counts: Callable[[Lease], bool]) -> None:
+        """Claim at most this many jobs for which ``counts`` is true."""
+        self._most, self._counts = most, counts
+
+    def leave_free(self, slots: int) -> None:
+        """Leave slots free from now on, because jobs of a replaced runner still run."""
+        self._taken = slots
+        self._kick.set()
+
     def wake(self) -> None:
         """Claim again, because a change may let a job start."""
         self._kick.set()
@@ -164,7 +177,10 @@ class Claimer:
         waiting = self.subscribe()
         try:
             while True:
+                claiming = self.claiming
                 reply = await self._exchange()
+                if not claiming:
+                    self.quiet.set()
                 if self._stopped and not self._filled:
                     return
                 if reply.leases and not self._ended:
@@ -236,16 +252,22 @@ class Claimer:
         lanes = self._lanes
         self._filled += len(leases)
         self._filled_below += sum(lease.lane not in lanes for lease in leases)
+        if self._most is not None:
+            self._most -= sum(map(self._counts, leases))
         if self._ended:
             asyncio.get_running_loop().call_soon(self._start, leases, lanes)
         else:
             self._start(leases, lanes)
 
     def _free(self) -> int:
-        return self._slots - self._filled if self.claiming and not self._stopped else 0
+        if not self.claiming or self._stopped:
+            return 0
+        free = self._slots - self._filled - self._taken
+        return max(0, free if self._most is None else min(free, self._most))
 
     def _free_below(self) -> int:
-        return self._slots - self._reserved - (self._filled if self._leave_free else self._filled_below)
+        filled = self._filled if self._leave_free else self._filled_below
+        return self._slots - self._reserved - self._taken - filled
 
     async def _pause(self, reply: ClaimResult) -> None:
         """Wait until the next exchange is worthwhile."""

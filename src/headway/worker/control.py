@@ -22,6 +22,7 @@ class StartRunner(msgspec.Struct, tag="begin"):
     overrides: dict[str, Any]
     log_level: str
     remote: bool = False  # Work for the server that the settings name, if they name one.
+    memory_after: float = 0.0  # Seconds before the runner may ask to be replaced for its memory.
 
 
 class RunnerReady(msgspec.Struct, tag="up"):
@@ -51,6 +52,28 @@ class OffersChanged(msgspec.Struct, tag="offers"):
     """The runner has learned a task. ``offers`` holds all its current offers."""
 
     offers: list[str]
+
+
+class RecyclingDue(msgspec.Struct, tag="recycle"):
+    """The runner has reached a bound, or soon will, and asks for a runner that replaces it."""
+
+    reason: str  # "jobs" or "memory"
+    jobs: int
+    memory: int  # Bytes.
+
+
+class FinishRunner(msgspec.Struct, tag="finish"):
+    """The runner must claim no more jobs, let its jobs end, and leave."""
+
+
+class ClaimingStopped(msgspec.Struct, tag="quiet"):
+    """The runner will start no more jobs. All that it runs are in its slot table."""
+
+
+class SlotsTaken(msgspec.Struct, tag="taken"):
+    """The runner must leave this many slots free, because jobs of the runners it replaced still run."""
+
+    slots: int
 
 
 class StartClaiming(msgspec.Struct, tag="go"):
@@ -95,6 +118,10 @@ Message = (
     StartRunner
     | RunnerReady
     | OffersChanged
+    | RecyclingDue
+    | FinishRunner
+    | ClaimingStopped
+    | SlotsTaken
     | StartClaiming
     | RunnerFailed
     | DrainRunner

@@ -46,6 +46,7 @@ from headway.worker.backend.store import StoreBackend
 from headway.worker.health import RunnerHealth, not_ready, worker_families
 from headway.worker.lease_renewer import LeaseRenewer, runner_ends_after
 from headway.worker.probe_server import ProbeServer
+from headway.worker.recycling import MIB, replaceable_after
 from headway.worker.slot_table import SLOTS_MAX, BusySlot, SlotTable, Stop
 
 log = logging.getLogger("headway.worker")
@@ -99,6 +100,7 @@ class Parent:
         self._opening = asyncio.Lock()
         self._chores: list[asyncio.Task[None]] = []
         self._runners: list[RunnerProcess] = []
+        self._group = asyncio.TaskGroup()
         self.offers: set[str] = set()
         self.announced = ""  # The worker that on_up or on_remote announced. The parent logs every other one.
         self.cut_off = False  # No runner can reach the store.
@@ -111,9 +113,9 @@ class Parent:
         self.signals.install(asyncio.get_running_loop())
         self._runners = [RunnerProcess(self) for _ in range(self._processes)]
         try:
-            async with asyncio.TaskGroup() as group:
+            async with self._group:
                 for runner in self._runners:
-                    group.create_task(runner.supervise())
+                    self._group.create_task(runner.supervise())
         except BaseExceptionGroup as problems:
             raise problems.exceptions[0] from None
         finally:
@@ -137,6 +139,15 @@ class Parent:
             self.cut_off = True
             for runner in self._runners:
                 runner.kill()
+
+    def replace(self, runner: RunnerProcess, successor: RunnerProcess) -> None:
+        """Start a runner that replaces another, which ends once its jobs have ended."""
+        self._runners.insert(self._runners.index(runner) + 1, successor)
+        self._group.create_task(successor.supervise())
+
+    def remove(self, runner: RunnerProcess) -> None:
+        """Forget a runner that was replaced and has ended."""
+        self._runners.remove(runner)
 
     async def backend(self, up: control.RunnerReady) -> Backend:
         """Return the parent's own backend, opened when the first runner has sent the address."""
@@ -213,7 +224,8 @@ class Parent:
         """Return within a second why this worker cannot run jobs, or None."""
         if self.signals.drain.is_set():
             return "draining"
-        if problem := next((problem for runner in self._runners if (problem := not_ready(runner.health))), None):
+        expected = [runner for runner in self._runners if not runner.is_joining]
+        if problem := next((problem for runner in expected if (problem := not_ready(runner.health))), None):
             return problem
         return None if self._check is None else await self._check.problem()
 
@@ -229,10 +241,20 @@ class Parent:
 
 
 class RunnerProcess:
-    """Supervises one runner process and starts another each time it dies."""
+    """Supervises one runner process and starts another each time it dies.
 
-    def __init__(self, parent: Parent) -> None:
+    ``predecessors`` are the runners that it replaces. It claims once they claim no more, and leaves as many slots free
+    as they have running jobs.
+    """
+
+    def __init__(self, parent: Parent, predecessors: Sequence[RunnerProcess] = (), memory_after: float = 0.0) -> None:
         self._parent = parent
+        self._predecessors = tuple(predecessors)
+        self._memory_after = memory_after  # Seconds before the runner may be replaced for its memory.
+        self._up_at = 0.0  # When the runner could claim, on the monotonic clock.
+        self._taken = 0  # Slots that the runner leaves free for its predecessors' jobs.
+        self.replaced = False  # Another runner takes over. The parent does not start this one again.
+        self.quiet = asyncio.Event()  # The runner claims no more jobs.
         self._process: asyncio.subprocess.Process | None = None
         self._channel: control.Channel | None = None
         self._slot_table: SlotTable | None = None
@@ -249,11 +271,25 @@ class RunnerProcess:
 
     async def supervise(self) -> None:
         """Start the runner, and start it again each time it dies, until it leaves."""
+        try:
+            await self._keep_alive()
+        finally:
+            self.quiet.set()
+            if self.replaced:
+                self._parent.remove(self)
+
+    async def _keep_alive(self) -> None:
         pause = 0.1
         while not self._parent.signals.drain.is_set():
             began = time.monotonic()
-            await self._live()
-            if self.leaving or self._parent.cut_off or self._parent.signals.drain.is_set():
+            try:
+                await self._live()
+            except (CannotStart, ConfigError) as problem:
+                if not self._living_predecessors():
+                    raise
+                # The runner that it should replace still has jobs, which must not end with the worker.
+                log.error(LogEvent("worker.replacement_failed", error=str(problem), retry_in=pause))  # noqa: TRY400
+            if self.leaving or self.replaced or self._parent.cut_off or self._parent.signals.drain.is_set():
                 return
             lasted = self._killed_for is not None or time.monotonic() - began > 10
             pause = 0.05 if lasted else min(pause * 2, RESTART_MAX)
@@ -281,7 +317,13 @@ class RunnerProcess:
         parent = self._parent
         channel.send(
             control.StartRunner(
-                parent.app_path, os.getcwd(), self._worker_id, parent.overrides, parent.log_level, parent.remote
+                parent.app_path,
+                os.getcwd(),
+                self._worker_id,
+                parent.overrides,
+                parent.log_level,
+                parent.remote,
+                self._memory_after,
             )
         )
         helpers = [asyncio.create_task(self._watch_signals())]
@@ -302,12 +344,11 @@ class RunnerProcess:
                 renewer = self._make_renewer(first, slot_table, self._backend)
                 self.health = RunnerHealth(renewer, slot_table, first.worker.slots, first.dead_after)
                 helpers += [asyncio.create_task(renewer.run()), asyncio.create_task(self._watch(slot_table))]
+                await self._take_over()
+                self._up_at = time.monotonic()
                 channel.send(control.StartClaiming())
                 self.send_policy()  # The policy may have changed since the runner read it.
-                while isinstance(message := await channel.receive(), control.OffersChanged):
-                    self._offers = tuple(message.offers)
-                    parent.offers |= set(message.offers)
-                failed = message if isinstance(message, control.RunnerFailed) else None
+                failed = await self._listen(channel)
             elif isinstance(first, control.RunnerFailed):
                 failed = first
             code = await process.wait()
@@ -325,6 +366,70 @@ class RunnerProcess:
         await self._recover(code, held)
 
     # ------------------------------------------------------------------ while the runner lives
+
+    async def _listen(self, channel: control.Channel) -> control.RunnerFailed | None:
+        """Act on the runner's messages until it is gone. Return why it could not run, if it sent that."""
+        while True:
+            match await channel.receive():
+                case control.OffersChanged(offers):
+                    self._offers = tuple(offers)
+                    self._parent.offers |= set(offers)
+                case control.RecyclingDue() as due:
+                    self._start_successor(due)
+                case control.ClaimingStopped():
+                    self.quiet.set()
+                case control.RunnerFailed() as failed:
+                    return failed
+                case _:
+                    return None
+
+    def _start_successor(self, due: control.RecyclingDue) -> None:
+        """Start a runner in place of this one, which goes on until the new one is ready."""
+        if self.leaving or self.replaced or self._parent.signals.drain.is_set():
+            return
+        self.replaced = True
+        facts = {"reason": due.reason, "jobs": due.jobs, "memory_mib": due.memory // MIB}
+        log.info(LogEvent("worker.recycling", worker=self._worker_id, **facts))
+        after = self._memory_after
+        if due.reason == "memory":
+            after = replaceable_after(after, time.monotonic() - self._up_at)
+        living = (*self._living_predecessors(), self)
+        self._parent.replace(self, RunnerProcess(self._parent, living, after))
+
+    async def _take_over(self) -> None:
+        """Wait until the predecessors claim no more jobs, and leave their jobs' slots free."""
+        self._taken = 0
+        for predecessor in self._predecessors:
+            predecessor.finish()
+        for predecessor in self._predecessors:
+            await predecessor.quiet.wait()
+        self._send_taken()
+
+    def _send_taken(self) -> None:
+        """Send the runner how many slots its predecessors' jobs still fill, if the number has changed."""
+        self._predecessors = tuple(self._living_predecessors())
+        taken = sum(predecessor.running for predecessor in self._predecessors)
+        if taken != self._taken and self._channel is not None:
+            self._taken = taken
+            self._channel.send(control.SlotsTaken(taken))
+
+    def _living_predecessors(self) -> list[RunnerProcess]:
+        return [predecessor for predecessor in self._predecessors if predecessor.health is not None]
+
+    @property
+    def is_joining(self) -> bool:
+        """Whether the runner is not up yet and a runner that it replaces still is."""
+        return self.health is None and bool(self._living_predecessors())
+
+    @property
+    def running(self) -> int:
+        """The number of jobs that the runner runs."""
+        return 0 if self._slot_table is None else len(self._slot_table.held())
+
+    def finish(self) -> None:
+        """Ask the runner to claim no more jobs, and to leave once its jobs have ended."""
+        if self._channel is not None:
+            self._channel.send(control.FinishRunner())
 
     def send_policy(self) -> None:
         """Send the runner the version of the policy in force."""
@@ -363,6 +468,8 @@ class RunnerProcess:
             await asyncio.sleep(WATCH)
             now = time.monotonic()
             held = slot_table.held()
+            if self._predecessors:
+                self._send_taken()
             overdue = [job for job in held if job.stop_by <= now]
             if overdue:
                 for job in overdue:
@@ -425,7 +532,7 @@ class RunnerProcess:
             log.error(LogEvent("worker.taken_for_dead", worker=self._worker_id))
             self._killed_for = []
             self.kill()
-        elif not self.leaving:
+        elif not self.leaving and not self.replaced:  # A server drains a runner that finishes.
             self.leaving = True
             self._draining = asyncio.get_running_loop().create_task(self._drain())
 
@@ -452,7 +559,8 @@ class RunnerProcess:
         log.info(LogEvent("worker.gone", worker=self._worker_id, cause=cause, held=len(held)))
         busy_slots = {job.job_id: job for job in self._killed_for or ()}
         on_board = {job.job_id for job in held}
-        expected = self.leaving or self._killed_for is not None or self.is_cut_off or code == control.LEASES_ENDING
+        departed = self.leaving or (self.replaced and code == 0)
+        expected = departed or self._killed_for is not None or self.is_cut_off or code == control.LEASES_ENDING
         if not expected:
             log.error(LogEvent("worker.crashed", worker=self._worker_id, cause=cause, jobs=len(held)))
 
@@ -461,7 +569,7 @@ class RunnerProcess:
             if busy_slot is not None:
                 return _overdue(busy_slot, limit_ms)
             if expected or job_id not in on_board:
-                return Released("drained" if self.leaving else "its runner was restarted")
+                return Released("drained" if departed else "its runner was restarted")
             return Crashed(cause)
 
         leases = [(job.job_id, job.token) for job in held if job.token != bytes(16)]
@@ -471,7 +579,7 @@ class RunnerProcess:
         while (left := deadline - time.monotonic()) > 0:
             try:
                 async with asyncio.timeout(left):
-                    await backend.give_back(self._worker_id, leases, ending_of, left=self.leaving)
+                    await backend.give_back(self._worker_id, leases, ending_of, left=departed)
             except (StoreError, TimeoutError) as problem:
                 log.warning(LogEvent("leases.not_returned", worker=self._worker_id, retry_in=pause, error=str(problem)))
                 await asyncio.sleep(pause)

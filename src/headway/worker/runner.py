@@ -31,9 +31,10 @@ from headway.policy_store.catalogue import JOB_FIELDS, CronDocument, TaskEntry
 from headway.policy_store.current import READ_EVERY_IF_NOTIFIED
 from headway.protocol.sessions import AddressSigner
 from headway.runtime.bounded_wait import wait_until_set
+from headway.runtime.os_support import resident_memory
 from headway.stores.base import Progress, Store, Subscription
 from headway.version import __version__
-from headway.worker import session_transport
+from headway.worker import control, session_transport
 from headway.worker.active_job import ActiveJob
 from headway.worker.backend.base import AppManifest, Backend, JobSource, LeaseTimes
 from headway.worker.backend.store import StoreBackend
@@ -44,6 +45,7 @@ from headway.worker.inline_batching import TaskBatcher
 from headway.worker.job_log import JobLog
 from headway.worker.outcomes import TaskFailed, raised, returned
 from headway.worker.program_output import OutputWriter
+from headway.worker.recycling import MIB, TOO_LOW, ChildBounds, RunnerUse
 from headway.worker.slot_table import SlotTable, Stop
 
 log = logging.getLogger("headway.worker")
@@ -73,6 +75,9 @@ class Runner:
         app_path: str | None,
         has_parent: bool = False,
         on_offers: Callable[[Sequence[str]], None] | None = None,
+        began: float | None = None,
+        memory_after: float = 0.0,
+        on_recycling: Callable[[control.RecyclingDue], None] | None = None,
     ) -> None:
         self._app = app
         self._backend = backend
@@ -92,8 +97,16 @@ class Runner:
         )
         if isinstance(backend, StoreBackend):
             backend.recorder.on_recorded = app.on_recorded
-        config = ExecutorConfig(slots, app_path, self._settings.payload_max, self._settings.log, _addresses(backend))
+        bounds = ChildBounds.of(self._settings)
+        config = ExecutorConfig(
+            slots, app_path, self._settings.payload_max, self._settings.log, _addresses(backend), bounds
+        )
         self._executors = make_executors(config)
+        self._on_recycling = on_recycling  # Called once, when another runner should replace this one.
+        self._began = time.monotonic() if began is None else began
+        self._memory_after = memory_after
+        self._use: RunnerUse | None = None  # None if no bound applies to this runner.
+        self._warned_of_memory = False
         self._reserved_asked = reserved
         self._has_parent = has_parent  # A parent follows the policy and sends its version.
         self._on_offers = on_offers  # Called with all offers after a task was learned.
@@ -160,6 +173,10 @@ class Runner:
             job_source.offer_learned(lambda name: self._learn_task(name) is not None)
             subscription = job_source.subscribe()
             self._claimer = self._make_claimer(job_source, subscription)
+            if self._on_recycling is not None and any(bounds := ChildBounds.of(self._settings)):
+                self._use = RunnerUse(bounds, self._began, time.monotonic(), self._memory_after)
+                if bounds.jobs:
+                    self._claimer.bound(bounds.jobs, self._runs_here)
             self._reserve()
             self._warn_of_durations()
             outage = self._backend.outage
@@ -284,6 +301,23 @@ class Runner:
         await wait_until_set(self._idle, STOP_SECONDS)
         self._claimer.stop()
 
+    async def finish(self, stopped: Callable[[], None]) -> None:
+        """Stop claiming, call ``stopped`` once no more job will start, wait for running jobs, then end ``run``."""
+        if self._claimer is None:
+            return
+        self._claimer.stop_claiming()
+        if self._job_source is not None:
+            self._job_source.leave()
+        await self._claimer.quiet.wait()
+        stopped()
+        await self._idle.wait()
+        self._claimer.stop()
+
+    def slots_taken(self, slots: int) -> None:
+        """Leave slots free, because jobs of the runners that this one replaced still run."""
+        if self._claimer is not None:
+            self._claimer.leave_free(slots)
+
     def kill_jobs(self) -> None:
         """Kill the running jobs whose executors can do so, at once. May be called from any thread."""
         for job in list(self._jobs.values()):
@@ -365,6 +399,8 @@ class Runner:
             context = Context(lease, self._state, self._note, now, None, self._outputs.add, self._runtime)
             job = ActiveJob(lease, task, slot, context, now, deadline, below)
             self._jobs[lease.job_id] = job
+            if self._use is not None and task.executor != "process":
+                self._use.jobs += 1
             slot_table.hold(slot, lease.job_id, lease.token, lease.task, task.executor, deadline + hard_grace)
             if timeout < EXACT:  # A timer for every job would cost more than a small job.
                 job.timer = self._loop.call_later(timeout, self.stop, job, Stop.TIMEOUT)
@@ -529,7 +565,27 @@ class Runner:
             for job in list(self._jobs.values()):
                 if job.deadline <= now:
                     self.stop(job, Stop.TIMEOUT)
+            if self._use is not None and not self._use.is_due:
+                self._check_use(self._use, now)
             await asyncio.sleep(PULSE)
+
+    def _runs_here(self, lease: Lease) -> bool:
+        """Return whether a job runs in this process, rather than in one of the process executor."""
+        task = self._app.tasks.get(lease.task)
+        return task is None or task.executor != "process"
+
+    def _check_use(self, use: RunnerUse, now: float) -> None:
+        """Ask once for another runner, if this one has reached a bound."""
+        resident = resident_memory() if use.bounds.memory else 0
+        exceeded = use.memory_exceeded(resident)
+        by_memory = exceeded and use.may_replace_for_memory(now)
+        if exceeded and (not by_memory or self._memory_after > 0) and not self._warned_of_memory:
+            self._warned_of_memory = True
+            facts = {"memory_mib": resident // MIB, "bound_mib": use.bounds.memory // MIB, "hint": TOO_LOW}
+            log.warning(LogEvent("worker.memory_bound_low", process=os.getpid(), **facts))
+        if (by_memory or use.jobs_due(now)) and self._on_recycling is not None:
+            use.is_due = True
+            self._on_recycling(control.RecyclingDue("memory" if by_memory else "jobs", use.jobs, resident))
 
     def _note(self, lease: Lease, fraction: float, note: str | None) -> None:
         """Record progress of a running job, also from a thread. Drop progress that arrives after the attempt."""

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import traceback
+from functools import partial
 
 from headway.client.app import Headway
 from headway.client.context import job_facts
@@ -34,6 +35,7 @@ from headway.worker.slot_table import SlotTable, Stop
 
 log = logging.getLogger("headway.worker")
 
+BEGAN = time.monotonic()  # When this process started, nearly.
 CANNOT_START = 3
 OPEN_AGAIN, OPEN_AGAIN_MAX = 0.1, 5.0  # Seconds between attempts to open the store.
 
@@ -72,6 +74,9 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
         app_path=begin.app,
         has_parent=True,
         on_offers=lambda offers: channel.send(control.OffersChanged(list(offers))),
+        began=BEGAN,
+        memory_after=begin.memory_after,
+        on_recycling=channel.send,
     )
 
     go = asyncio.Event()
@@ -137,6 +142,7 @@ async def _open(backend: Backend, channel: control.Channel) -> bool:
 async def _listen(channel: control.Channel, runner: Runner, go: asyncio.Event) -> None:
     """Act on the parent's messages. End this process when the parent is gone, because the leases then end."""
     draining: asyncio.Task[None] | None = None
+    finishing: asyncio.Task[None] | None = None
     while True:
         match await channel.receive():
             case control.StartClaiming():
@@ -145,6 +151,12 @@ async def _listen(channel: control.Channel, runner: Runner, go: asyncio.Event) -
                 go.set()
                 if draining is None:
                     draining = asyncio.create_task(runner.drain(grace))
+            case control.FinishRunner():
+                if finishing is None:
+                    stopped = partial(channel.send, control.ClaimingStopped())
+                    finishing = asyncio.create_task(runner.finish(stopped))
+            case control.SlotsTaken(slots):
+                runner.slots_taken(slots)
             case control.PolicyChanged(version, policy):
                 runner.governed(version, policy)
             case control.BudgetsChanged(grants):

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,28 +20,36 @@ from headway.core.errors import HeadwayError, JobError, StepError
 from headway.core.log_event import LogEvent
 from headway.core.policy.retry import Crashed, Raised, Snoozed
 from headway.core.workflow import Step
+from headway.runtime.bounded_wait import end_tasks
 from headway.runtime.os_support import SUPERVISOR
 from headway.worker.active_job import ActiveJob
 from headway.worker.executors import wire
 from headway.worker.executors.base import Executor
 from headway.worker.outcomes import TaskFailed, to_ms
+from headway.worker.recycling import MIB, TOO_LOW, ChildBounds, replaceable_after
 from headway.worker.slot_table import Stop
 
 log = logging.getLogger("headway.worker")
 
 STOP_GRACE = 1.0  # Seconds between asking a process to stop and killing it.
+NO_BOUNDS = ChildBounds()
 START_TIMEOUT = 60.0  # Seconds for a process to start and load the app.
 
 
 class ProcessExecutor(Executor):
     """A pool of processes, each running one job at a time, kept warm between jobs."""
 
-    def __init__(self, app_path: str | None, largest: int, log: str | None = None) -> None:
+    def __init__(
+        self, app_path: str | None, largest: int, log: str | None = None, bounds: ChildBounds = NO_BOUNDS
+    ) -> None:
         self._app_path = app_path
         self._log_setting = log
         self._largest = largest
         self._idle: list[_Child] = []
         self._busy: dict[ActiveJob, _Child] = {}
+        self._bounds = bounds
+        self._starting: list[asyncio.Task[_Child]] = []  # They replace processes that have reached a bound.
+        self._warned = False
 
     async def prepare(self, tasks: Sequence[str]) -> None:
         """Start one process before the first job."""
@@ -51,7 +60,7 @@ class ProcessExecutor(Executor):
             self._idle.append(await self._start())
 
     async def call(self, job: ActiveJob) -> Any:
-        child = self._idle.pop() if self._idle else await self._start()
+        child = await self._take()
         if job.stop is not Stop.NO:
             self._idle.append(child)
             raise asyncio.CancelledError
@@ -60,6 +69,9 @@ class ProcessExecutor(Executor):
         try:
             ended = await child.run(wire.RunJob.of(job.lease, self._largest), job)
             keep = child.alive and not child.stopping and not ended.spent
+            if keep and (reason := self._reached(child, ended)):
+                keep = False
+                self._start_replacement(child, reason, ended)
             return _outcome(ended)
         except _ProcessDied as death:
             raise TaskFailed(Crashed(str(death))) from None
@@ -70,9 +82,51 @@ class ProcessExecutor(Executor):
             else:
                 child.kill()
 
-    async def _start(self) -> _Child:
+    async def _take(self) -> _Child:
+        """Return an idle process, one that is being started, or a new one."""
+        if self._idle:
+            return self._idle.pop()
+        if self._starting:
+            return await self._starting.pop(0)
+        return await self._start()
+
+    async def _start(self, memory_after: float = 0.0) -> _Child:
         level = logging.getLevelName(logging.getLogger("headway").getEffectiveLevel()).lower()
-        return await _Child.start(wire.LoadApp(self._app_path or "", os.getcwd(), self._log_setting, level))
+        measure = self._bounds.memory > 0
+        hello = wire.LoadApp(self._app_path or "", os.getcwd(), self._log_setting, level, measure)
+        child = await _Child.start(hello)
+        child.memory_after = memory_after
+        return child
+
+    def _reached(self, child: _Child, ended: wire.JobEnd) -> str | None:
+        """Return the bound that a process has reached with the job that ended, if any."""
+        if 0 < self._bounds.jobs <= child.jobs:
+            return "jobs"
+        if not 0 < self._bounds.memory < ended.memory:
+            return None
+        if child.age >= child.memory_after:
+            return "memory"
+        if not self._warned:
+            self._warned = True
+            facts = {"memory_mib": ended.memory // MIB, "bound_mib": self._bounds.memory // MIB, "hint": TOO_LOW}
+            log.warning(LogEvent("worker.memory_bound_low", process=child.pid, **facts))
+        return None
+
+    def _start_replacement(self, child: _Child, reason: str, ended: wire.JobEnd) -> None:
+        """Start a process in place of one that has reached a bound, before a job needs it."""
+        facts = {"reason": reason, "jobs": child.jobs, "memory_mib": ended.memory // MIB}
+        log.debug(LogEvent("process.recycling", process=child.pid, **facts))
+        after = replaceable_after(child.memory_after, child.age) if reason == "memory" else child.memory_after
+        starting = asyncio.get_running_loop().create_task(self._start(after))
+        starting.add_done_callback(self._started)
+        self._starting.append(starting)
+
+    def _started(self, starting: asyncio.Task[_Child]) -> None:
+        """Keep the new process for the next job. If it could not start, the next job tries again."""
+        if starting in self._starting:
+            self._starting.remove(starting)
+            if not starting.cancelled() and starting.exception() is None:
+                self._idle.append(starting.result())
 
     def stop(self, job: ActiveJob) -> None:
         job.context.cancelled = True
@@ -91,7 +145,10 @@ class ProcessExecutor(Executor):
             child.send(wire.BudgetChange(job.lease.limit_ms))
 
     async def close(self) -> None:
-        for child in (*self._idle, *self._busy.values()):
+        starting, self._starting = self._starting, []
+        await end_tasks(starting)
+        started = [task.result() for task in starting if not task.cancelled() and task.exception() is None]
+        for child in (*self._idle, *self._busy.values(), *started):
             child.kill()
         self._idle = []
 
@@ -111,6 +168,9 @@ class _Child:
         self._reader = reader
         self._writer = writer
         self.stopping = False
+        self.jobs = 0  # How many this process has started.
+        self.memory_after = 0.0  # Seconds of age before it may be replaced for its memory.
+        self._began = time.monotonic()
 
     @classmethod
     async def start(cls, hello: wire.LoadApp) -> _Child:
@@ -143,10 +203,19 @@ class _Child:
         return child
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def age(self) -> float:
+        return time.monotonic() - self._began
+
+    @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
     async def run(self, job: wire.RunJob, running: ActiveJob) -> wire.JobEnd:
+        self.jobs += 1
         self.send(job)
         while True:
             message = await self._receive()

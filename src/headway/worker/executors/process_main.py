@@ -24,7 +24,7 @@ from headway.core.policy.retry import Raised, Returned, Snoozed
 from headway.core.workflow import Step
 from headway.observability.logs import configure_logs, flush_logs
 from headway.runtime.immediate import run_now
-from headway.runtime.os_support import adopt_orphans, die_with_parent, hide_from_programs
+from headway.runtime.os_support import adopt_orphans, die_with_parent, hide_from_programs, resident_memory
 from headway.runtime.supervisor import children
 from headway.worker.executors import wire
 from headway.worker.outcomes import raised, returned
@@ -95,6 +95,8 @@ def main() -> None:
         if isinstance(message, wire.RunJob):  # Other messages are for a job that has ended.
             ended = _run(app, message, channel, loop)
             ended.spent = _end_programs()
+            if hello.measure:
+                ended.memory = resident_memory()
             flush_logs()  # The runner may kill this process once it has received the end.
             channel.send(ended)
 

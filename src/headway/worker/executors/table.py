@@ -10,6 +10,7 @@ from headway.worker.executors.base import Executor
 from headway.worker.executors.inline import InlineExecutor
 from headway.worker.executors.process import ProcessExecutor
 from headway.worker.executors.thread import ThreadExecutor
+from headway.worker.recycling import ChildBounds
 
 
 class ExecutorConfig(NamedTuple):
@@ -20,12 +21,13 @@ class ExecutorConfig(NamedTuple):
     payload_max: int
     log: str | None
     addresses: AddressSigner
+    bounds: ChildBounds
 
 
 FACTORIES: dict[str, Callable[[ExecutorConfig], Executor]] = {
     "async": lambda config: InlineExecutor(config.addresses),
     "thread": lambda config: ThreadExecutor(config.slots),
-    "process": lambda config: ProcessExecutor(config.app_path, config.payload_max, config.log),
+    "process": lambda config: ProcessExecutor(config.app_path, config.payload_max, config.log, config.bounds),
 }
 
 

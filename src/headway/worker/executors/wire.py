@@ -20,6 +20,7 @@ class LoadApp(msgspec.Struct, tag="hello"):
     folder: str
     log: str | None = None  # The form of log lines: console, json, or None to choose.
     log_level: str = "info"
+    measure: bool = False  # Send the memory of the process with the end of each job.
 
 
 class AppLoaded(msgspec.Struct, tag="ready"):
@@ -107,6 +108,7 @@ class JobEnd(msgspec.Struct, tag="ended", kw_only=True):
     retriable: bool = True
     seconds: float = 0.0
     cancelled: bool = False
+    memory: int = 0  # Bytes that the process occupies; 0 if it was not asked to measure them.
     spent: bool = False  # The job left programs behind, which were killed. No other job may run in this process.
 
 
