@@ -38,6 +38,7 @@ _MORE = Group("More", sort_key=3)
 # Each command: its module, with its name where that is another; its group, its usage, and its examples. The module is
 # imported only when the command is called or described. A family of commands has help of its own.
 COMMANDS: tuple[tuple[str, Group, *tuple[str, ...]], ...] = (
+    ("init", _RUN, "[DIR]", "headway init shop"),
     ("up", _RUN, "[APP] [OPTIONS]", "headway up", "headway up tasks:app --slots 10"),
     (
         "worker",
