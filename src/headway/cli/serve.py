@@ -7,8 +7,11 @@ import contextlib
 import importlib.util
 import logging
 import os
+import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
@@ -19,10 +22,11 @@ from headway.cli.worker import AppPath, LogLevel
 from headway.client.settings import load_settings
 from headway.core.errors import ConfigError
 from headway.core.log_event import LogEvent
-from headway.runtime.bounded_wait import wait_until_set
+from headway.runtime.bounded_wait import end_tasks, wait_until_set
 from headway.runtime.fast_loop import run_on_fast_loop
 
 if TYPE_CHECKING:
+    from headway.runtime.service_manager import ServiceManager
     from headway.server.serve_process import ServeConfig
 
 log = logging.getLogger("headway.server")
@@ -88,8 +92,8 @@ def serve(
     """
     check_installed()
     from headway.observability.logs import configure_logs
+    from headway.runtime.service_manager import ServiceManager
     from headway.server.serve_process import ServeConfig
-    from headway.server.serve_process import serve as serve_here
     from headway.server.uvicorn_server import bind
 
     given = flags.settings() | {"store": store, "namespace": namespace, "log": log}
@@ -112,7 +116,11 @@ def serve(
         log_level=log_level,
         tls=tls,
     )
-    run_on_fast_loop(serve_here(serving, listener) if workers == 1 else _supervise(serving, workers))
+    manager = ServiceManager.from_environment()
+    if workers == 1:
+        run_on_fast_loop(_serve_here(serving, listener, manager))
+    else:
+        run_on_fast_loop(_supervise(serving, workers, manager))
 
 
 def check_installed() -> None:
@@ -122,32 +130,68 @@ def check_installed() -> None:
         raise ConfigError(f"the HTTP interface needs {', '.join(missing)}; run: pip install 'headway-queue[server]'")
 
 
-async def _supervise(serving: ServeConfig, count: int) -> None:
+async def _serve_here(serving: ServeConfig, listener: socket.socket, manager: ServiceManager) -> None:
+    """Serve in this process until a signal stops it."""
+    from headway.server.serve_process import serve as serve_here
+
+    stopping = asyncio.Event()
+    manager.expect("server")
+    reporting = asyncio.create_task(manager.report(stopping))
+    try:
+        await serve_here(serving, listener, on_started=lambda: manager.started("server"), on_leaving=stopping.set)
+    finally:
+        await end_tasks((reporting,))
+
+
+async def _supervise(serving: ServeConfig, count: int, manager: ServiceManager) -> None:
     """Keep this many processes serving. Returns after a signal, when all of them have stopped."""
     from headway.runtime.signals import Signals
 
     signals = Signals()
     signals.install(asyncio.get_running_loop())
-    async with asyncio.TaskGroup() as group:
-        for _ in range(count):
-            group.create_task(_keep_one(serving, signals))
+    reporting = asyncio.create_task(manager.report(signals.drain))
+    for number in range(count):
+        manager.expect(f"server {number}")
+    try:
+        async with asyncio.TaskGroup() as group:
+            for number in range(count):
+                group.create_task(_keep_one(serving, signals, partial(manager.started, f"server {number}")))
+    finally:
+        await end_tasks((reporting,))
 
 
-async def _keep_one(serving: ServeConfig, signals: Any) -> None:
+def _call_once_written(pipe: int, function: Callable[[], None]) -> None:
+    """Call a function when a pipe gets its byte. Close the pipe then, or when its writer has died without one."""
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        loop.remove_reader(pipe)
+        if os.read(pipe, 1):
+            function()
+        os.close(pipe)
+
+    loop.add_reader(pipe, read)
+
+
+async def _keep_one(serving: ServeConfig, signals: Any, on_started: Callable[[], None]) -> None:
     import msgspec
 
     from headway.server.serve_process import VARIABLE
 
-    environment = os.environ | {VARIABLE: msgspec.json.encode(serving).decode()}
     while not signals.drain.is_set():
+        reader, started = os.pipe()
+        config = msgspec.structs.replace(serving, started=started)
+        environment = os.environ | {VARIABLE: msgspec.json.encode(config).decode()}
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "headway.server.serve_process",
-            pass_fds=[serving.descriptor],
+            pass_fds=[serving.descriptor, started],
             env=environment,
             start_new_session=True,
         )
+        os.close(started)
+        _call_once_written(reader, on_started)
         exited = asyncio.create_task(process.wait())
         leave = asyncio.create_task(signals.drain.wait())
         await asyncio.wait({exited, leave}, return_when=asyncio.FIRST_COMPLETED)

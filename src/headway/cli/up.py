@@ -26,6 +26,7 @@ from headway.stores.open import open_store
 
 if TYPE_CHECKING:
     from headway.cli.live import LiveView
+    from headway.runtime.service_manager import ServiceManager
     from headway.runtime.signals import Signals
     from headway.server.uvicorn_server import UvicornServer
     from headway.worker.control import RunnerReady
@@ -52,13 +53,15 @@ def up(
     terminal, in the same folder, or over HTTP. Without a terminal it logs.
     """
     from headway.observability.logs import configure_logs
+    from headway.runtime.service_manager import ServiceManager
     from headway.worker.parent import Parent
 
     path = app or DEMO_APP
     overrides = flags.overrides()
     form = flags.log_form()
-    server = EmbeddedServer.take(http)
-    parent = partial(Parent, path, processes=processes, log_level=log_level)
+    manager = ServiceManager.from_environment()
+    server = EmbeddedServer.take(http, manager)
+    parent = partial(Parent, path, processes=processes, log_level=log_level, manager=manager)
     if form == "json" or not sys.stdout.isatty() or console().is_dumb_terminal:
         configure_logs(form, log_level)
 
@@ -106,10 +109,12 @@ def up(
 class EmbeddedServer:
     """The HTTP interface of ``headway up``, on the loop of the worker's parent: it runs no code of tasks."""
 
-    def __init__(self, http: HttpFlags) -> None:
+    def __init__(self, http: HttpFlags, manager: ServiceManager) -> None:
         from headway.server.uvicorn_server import address_of, bind
 
         self._http = http
+        self._manager = manager
+        manager.expect("server")
         settings = load_settings(http.settings())
         self._tls = http.tls()
         self._listener = bind(settings.host, settings.port)
@@ -120,14 +125,14 @@ class EmbeddedServer:
         self.dashboard = f"{self.address}/ui/" if settings.ui else None
 
     @classmethod
-    def take(cls, http: HttpFlags) -> EmbeddedServer | None:
+    def take(cls, http: HttpFlags, manager: ServiceManager) -> EmbeddedServer | None:
         """Bind the address first, so that a busy one is an error before anything starts. None: not installed."""
         try:
             check_installed()
         except ConfigError as problem:
             print(f"without HTTP: {problem}", file=sys.stderr)
             return None
-        return cls(http)
+        return cls(http, manager)
 
     def open(self, up: RunnerReady) -> None:
         """Serve the store of the worker."""
@@ -141,7 +146,14 @@ class EmbeddedServer:
         given = self._http.settings() | {"store": up.store, "namespace": up.namespace, "history": up.history}
         app = Headway(**given, transient_store=up.transient_store)
         hosts, origins = self._http.allow_host, self._http.allow_origin
-        self._server = await make_server(app, self._listener, hosts=hosts, origins=origins, tls=self._tls)
+        self._server = await make_server(
+            app,
+            self._listener,
+            hosts=hosts,
+            origins=origins,
+            tls=self._tls,
+            on_started=lambda: self._manager.started("server"),
+        )
         await self._server.run_here()
 
     async def close(self) -> None:

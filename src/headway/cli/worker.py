@@ -140,6 +140,7 @@ def worker(
     if app is None:
         raise ConfigError("no app: write `headway worker module:attribute`, or set HEADWAY_APP")
     from headway.observability.logs import configure_logs
+    from headway.runtime.service_manager import ServiceManager
     from headway.worker.parent import Parent
 
     overrides = flags.overrides(server=server, token=token)
@@ -156,7 +157,14 @@ def worker(
             file=sys.stderr,
         )
     parent = Parent(
-        app, processes=processes, overrides=overrides, log_level=log_level, remote=True, on_up=log_up, on_remote=log_up
+        app,
+        processes=processes,
+        overrides=overrides,
+        log_level=log_level,
+        manager=ServiceManager.from_environment(),
+        remote=True,
+        on_up=log_up,
+        on_remote=log_up,
     )
     return run_on_fast_loop(parent.run())
 

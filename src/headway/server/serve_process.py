@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -32,27 +32,48 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     origins: list[str] = []
     log_level: str = "info"
     tls: dict[str, str] = {}
+    started: int | None = None  # The descriptor of a pipe that gets one byte once the process answers requests.
 
 
-async def serve(serving: ServeConfig, listener: socket.socket) -> None:
+async def serve(
+    serving: ServeConfig, listener: socket.socket, *, on_started: Callable[[], None], on_leaving: Callable[[], None]
+) -> None:
     """Serve until a signal stops the process."""
-    server = await make_server(_app(serving), listener, hosts=serving.hosts, origins=serving.origins, tls=serving.tls)
+    server = await make_server(
+        _app(serving),
+        listener,
+        hosts=serving.hosts,
+        origins=serving.origins,
+        tls=serving.tls,
+        on_started=on_started,
+    )
     tune_gc()
+
+    def leave() -> None:
+        on_leaving()
+        server.leave()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, server.leave)
+        loop.add_signal_handler(number, leave)
     await server.run_here()
 
 
 async def make_server(
-    app: Headway, listener: socket.socket, *, hosts: Iterable[str], origins: Iterable[str], tls: Mapping[str, str]
+    app: Headway,
+    listener: socket.socket,
+    *,
+    hosts: Iterable[str],
+    origins: Iterable[str],
+    tls: Mapping[str, str],
+    on_started: Callable[[], None] | None = None,
 ) -> UvicornServer:
     """Return a server for an app, and log its address. Raises ``ConfigError`` if it would need tokens."""
     await check_auth(await app.client.store(), app.settings)
     may_open, ui = reaches_only_here(app.settings.host), app.settings.ui
     api = headway_api(app, hosts=hosts, origins=origins, may_open=may_open, ui=ui)
     announce(address_of(listener, tls=bool(tls)), ui=ui)
-    return UvicornServer(api, listener, service=api.state.service, **tls)
+    return UvicornServer(api, listener, service=api.state.service, on_started=on_started, **tls)
 
 
 def _app(serving: ServeConfig) -> Headway:
@@ -70,7 +91,13 @@ def main() -> None:
     serving = msgspec.json.decode(os.environ.pop(VARIABLE).encode(), type=ServeConfig)
     configure_logs(serving.settings.get("log"), serving.log_level)
     listener = socket.socket(fileno=serving.descriptor)
-    run_on_fast_loop(serve(serving, listener))
+
+    def on_started() -> None:
+        if serving.started is not None:
+            os.write(serving.started, b".")
+            os.close(serving.started)
+
+    run_on_fast_loop(serve(serving, listener, on_started=on_started, on_leaving=lambda: None))
 
 
 if __name__ == "__main__":

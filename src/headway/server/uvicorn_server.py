@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -85,10 +85,17 @@ class UvicornServer(uvicorn.Server):
     """Serves an application on the running loop, whose owner handles signals.
 
     ``service``: the service of the application, whose streams and polls end when the server leaves.
+    ``on_started`` is called once it answers requests.
     """
 
     def __init__(
-        self, api: ASGIApp, listener: socket.socket, *, service: Service | None = None, **options: Any
+        self,
+        api: ASGIApp,
+        listener: socket.socket,
+        *,
+        service: Service | None = None,
+        on_started: Callable[[], None] | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -103,6 +110,12 @@ class UvicornServer(uvicorn.Server):
         logging.getLogger("uvicorn.error").addFilter(_HANDSHAKES)
         self._service = service
         self._listener = listener
+        self._on_started = on_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started and self._on_started is not None:
+            self._on_started()
 
     async def run_here(self) -> None:
         """Serve until ``leave``."""

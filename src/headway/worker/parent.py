@@ -36,6 +36,7 @@ from headway.observability.store_check import StoreCheck
 from headway.policy_store.current import READ_EVERY_IF_NOTIFIED, CurrentPolicy
 from headway.runtime.bounded_wait import end_tasks, wait_until_set
 from headway.runtime.os_support import hide_from_programs, new_worker_id
+from headway.runtime.service_manager import ServiceManager
 from headway.runtime.signals import Signals
 from headway.stores.base import Store
 from headway.stores.open import open_store
@@ -77,6 +78,7 @@ class Parent:
         overrides: dict[str, Any] | None = None,
         log_level: str = "info",
         signals: Signals | None = None,
+        manager: ServiceManager | None = None,
         remote: bool = False,
         on_up: Callable[[control.RunnerReady, Store], None] | None = None,
         on_remote: Callable[[control.RunnerReady], None] | None = None,
@@ -86,6 +88,7 @@ class Parent:
         self.overrides = overrides or {}
         self.log_level = log_level
         self.signals = signals or Signals()
+        self.manager = manager or ServiceManager()
         self.remote = remote
         self.in_force = CurrentPolicy()
         self._sent_version = 0
@@ -112,6 +115,9 @@ class Parent:
         """
         self.signals.install(asyncio.get_running_loop())
         self._runners = [RunnerProcess(self) for _ in range(self._processes)]
+        for runner in self._runners:
+            self.manager.expect(runner.part)
+        reporting = asyncio.create_task(self.manager.report(self.signals.drain))
         try:
             async with self._group:
                 for runner in self._runners:
@@ -120,7 +126,7 @@ class Parent:
             raise problems.exceptions[0] from None
         finally:
             self.signals.remove(asyncio.get_running_loop())
-            await end_tasks(self._chores)
+            await end_tasks((reporting, *self._chores))
             if self._probes is not None:
                 await self._probes.close()
             if self._backend is not None:
@@ -255,6 +261,7 @@ class RunnerProcess:
         self._taken = 0  # Slots that the runner leaves free for its predecessors' jobs.
         self.replaced = False  # Another runner takes over. The parent does not start this one again.
         self.quiet = asyncio.Event()  # The runner claims no more jobs.
+        self.part = f"runner {id(self)}"  # Its name for systemd, which waits for the first runners.
         self._process: asyncio.subprocess.Process | None = None
         self._channel: control.Channel | None = None
         self._slot_table: SlotTable | None = None
@@ -347,6 +354,7 @@ class RunnerProcess:
                 await self._take_over()
                 self._up_at = time.monotonic()
                 channel.send(control.StartClaiming())
+                parent.manager.started(self.part)
                 self.send_policy()  # The policy may have changed since the runner read it.
                 failed = await self._listen(channel)
             elif isinstance(first, control.RunnerFailed):

@@ -1,0 +1,96 @@
+"""The units of systemd: they start commands that exist, wait as long as a drain takes, and shut the service in."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headway.cli.main import CANNOT_START, USAGE, build
+from headway.client.settings import Settings
+from headway.server.uvicorn_server import SHUTDOWN_SECONDS
+
+UNITS = sorted((Path(__file__).parents[2] / "deploy" / "systemd").glob("*.service"))
+STOP_MARGIN = 15  # Seconds beyond the time that a process takes for itself before systemd kills it.
+SANDBOX = {
+    "CapabilityBoundingSet", "LockPersonality", "NoNewPrivileges", "PrivateDevices", "PrivateTmp", "PrivateUsers",
+    "ProtectClock", "ProtectControlGroups", "ProtectHome", "ProtectHostname", "ProtectKernelLogs",
+    "ProtectKernelModules", "ProtectKernelTunables", "ProtectProc", "ProtectSystem", "RestrictAddressFamilies",
+    "RestrictNamespaces", "RestrictRealtime", "RestrictSUIDSGID", "SystemCallArchitectures", "SystemCallFilter",
+}  # fmt: skip
+
+
+def read(unit: Path) -> dict[str, list[str]]:
+    """Read the settings of the section Service. Fails for a line that systemd would not understand."""
+    found: dict[str, list[str]] = {}
+    section = ""
+    for line in unit.read_text().splitlines():
+        if line.startswith("["):
+            section = line
+        elif line and not line.startswith("#"):
+            match = re.fullmatch(r"([A-Z]\w+)=(.*)", line)
+            assert match is not None, line
+            if section == "[Service]":
+                found.setdefault(match[1], []).append(match[2])
+    return found
+
+
+def test_there_is_a_unit_for_servers_and_a_template_for_workers() -> None:
+    assert [unit.name for unit in UNITS] == ["headway-server.service", "headway-worker@.service"]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_unit_starts_a_command_that_exists_and_reports_its_state(unit: Path) -> None:
+    service = read(unit)
+    [command] = service["ExecStart"]
+    program, *words = shlex.split(command)
+    assert program == "/opt/headway/bin/headway"
+    called, _, _ = build().parse_args(words)
+    assert called.__name__ == ("serve" if "server" in unit.name else "worker")
+    assert (service["Type"], service["NotifyAccess"], service["KillMode"]) == (["notify"], ["main"], ["mixed"])
+    assert int(service["WatchdogSec"][0]) > 0
+    assert service["RestartPreventExitStatus"] == [f"{USAGE} {CANNOT_START}"]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_unit_stops_a_service_later_than_it_stops_itself(unit: Path) -> None:
+    needed = SHUTDOWN_SECONDS if "server" in unit.name else Settings().grace
+    assert read(unit)["TimeoutStopSec"] == [f"{needed + STOP_MARGIN:g}"]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_unit_shuts_its_service_in(unit: Path) -> None:
+    service = read(unit)
+    assert service.keys() >= SANDBOX
+    assert (service["DynamicUser"], service["User"], service["StateDirectory"]) == (["yes"], ["headway"], ["headway"])
+    assert service["CapabilityBoundingSet"] == [""]
+    assert service["ProtectSystem"] == ["strict"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The units, with the command of this environment."""
+    headway = Path(sys.executable).with_name("headway")
+    for unit in UNITS:
+        (tmp_path / unit.name).write_text(unit.read_text().replace("/opt/headway/bin/headway", str(headway)))
+    return tmp_path
+
+
+@pytest.mark.proof
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze (Debian: systemd)")
+def test_systemd_understands_every_line_and_finds_little_exposed(folder: Path) -> None:
+    def analyze(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["systemd-analyze", *words], cwd=folder, capture_output=True, text=True)
+
+    checked = analyze("verify", "headway-server.service", "headway-worker@reports.service")
+    assert (checked.returncode, checked.stderr) == (0, "")
+    for unit in UNITS:  # The threshold is ten times the shown level: below 2 of 10.
+        rated = analyze("security", "--offline=true", "--threshold=20", f"./{unit.name}")
+        assert rated.returncode == 0, rated.stdout[-300:]
+    (folder / "headway-server.service").write_text("[Service]\nTipe=notify\nExecStart=/bin/true\n")
+    assert "'Tipe' in section" in analyze("verify", "headway-server.service").stderr
