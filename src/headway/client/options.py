@@ -13,9 +13,9 @@ from headway.client.settings import seconds
 from headway.core.errors import ConfigError
 from headway.core.job import RetryRule
 from headway.core.policy.document import LIMIT_SCOPES, TENANT, LimitRule
-from headway.core.policy.enforced import counter_name
+from headway.core.policy.enforced import task_limit_name
 from headway.core.policy.retry import BACKOFFS, DELAY_MS_MAX
-from headway.core.policy.units import parse_rate, write_length, write_rate
+from headway.core.policy.units import parse_rate, write_rate
 
 Seconds = float | int | timedelta
 
@@ -118,10 +118,7 @@ class Limit:
 
     def name(self, task: str) -> str:
         """Return the name of this limit. Policies may override the limit by this name."""
-        kinds = ["concurrency"] if self.concurrency is not None else []
-        kinds += [f"rate/{write_length(self.rule(task).period_ms)}"] if self.rate is not None else []
-        of = [*([self.by] if self.by else []), *(["global"] if self.scope == "global" else [])]
-        return ":".join([counter_name(task), "+".join(kinds), *of])
+        return task_limit_name(task, self.rule(task))
 
     def rule(self, task: str) -> LimitRule:
         """Return the rule that a store checks."""

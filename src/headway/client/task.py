@@ -414,13 +414,15 @@ class _JobTemplate:
             if rule.by not in (None, TENANT) and rule.by in task.signature.parameters and applies(rule, task.name)
         )
         largest = task.app.settings.payload_max
-        fixed = not bound and options.fair_by is None and unique is None and template.idempotency_key is None
+        # A transient job has no tenant, whatever the policy says.
+        fair_by = (task_rule(policy, task.name).fair_by if options.persist else None) or options.fair_by
+        fixed = not bound and fair_by is None and unique is None and template.idempotency_key is None
         session = call.get("session")
         rest = template[3:] if fixed and session is None and rung != INTERACTIVE else None
         chose_lane = bool(call.get("priority") or rule.priority or options.priority)
         links = read_links(call.get("after") or (), call.get("on_failure") or "cancel")
         return cls(
-            policy, problem, bound, task.signature, template, options.fair_by, unique, largest, session, rest,
+            policy, problem, bound, task.signature, template, fair_by, unique, largest, session, rest,
             chose_lane, links,
         )  # fmt: skip
 

@@ -179,6 +179,7 @@ class Runner:
                     self._claimer.bound(bounds.jobs, self._runs_here)
             self._reserve()
             self._warn_of_durations()
+            self._warn_of_fair_by()
             outage = self._backend.outage
             upkeep = [
                 asyncio.create_task(self._beat()),
@@ -267,6 +268,7 @@ class Runner:
         await self._backend.refresh_policy()
         if self._followed != self._backend.in_force.version:
             self._reserve()
+            self._warn_of_fair_by()
             if self._claimer is not None:
                 self._claimer.wake()
 
@@ -556,6 +558,15 @@ class Runner:
         if found:
             remedy = "add [ladder] to the policy, or remove duration= from these tasks"
             log.warning(LogEvent("task.duration_ignored", tasks=found, remedy=remedy))
+
+    def _warn_of_fair_by(self) -> None:
+        """Warn of tasks that the policy shares by a parameter which they do not have."""
+        for name, rule in self._backend.in_force.policy.tasks.items():
+            task = self._app.tasks.get(name)
+            if task is not None and rule.fair_by is not None and rule.fair_by not in task.signature.parameters:
+                known = ", ".join(task.signature.parameters) or "none"
+                facts = {"task": name, "fair_by": rule.fair_by, "parameters": known}
+                log.warning(LogEvent("task.fair_by_ignored", **facts))
 
     async def _beat(self) -> None:
         """Write the pulse to the slot table, and stop jobs that have run out of time."""

@@ -322,6 +322,43 @@ def test_limits_of_numbers_and_parts_do_not_compare() -> None:
     assert len(read(f"[ladder]\nrungs=[{rungs}]").ladder.rungs) == 3
 
 
+def test_a_task_has_fair_by_and_limits_as_its_decorator_could_have() -> None:
+    policy = read(
+        """
+        [tasks."reports.[x]"]
+        fair_by = "account"
+        limits = [{ concurrency = 2, by = "account" }, { rate = "10/min", burst = 3 }]
+        """
+    )
+    assert policy.tasks == {"reports.[x]": TaskRule(fair_by="account")}
+    assert policy.limits == {
+        "reports.[x]:concurrency:account": LimitRule(2, by="account", tasks=("reports.[[]x]",)),
+        "reports.[x]:rate/1m": LimitRule(count=10, period_ms=60_000, burst=3, tasks=("reports.[[]x]",)),
+    }
+    assert read_policy(policy_data(policy), where="test") == policy
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        ("fair_by = 3", "tasks.t.fair_by: expected the name of a parameter, found 3"),
+        ("fair_by = 'account id'", "tasks.t.fair_by: expected the name of a parameter, found 'account id'"),
+        ("limits = [{ by = 'a' }]", "tasks.t.limits[0]: expected concurrency, rate or both, found neither"),
+        ("limits = [{ rate = 'x' }]", "tasks.t.limits[0].rate: expected a rate such as"),
+        ("limits = [{ concurrency = 1, tasks = ['u'] }]", "tasks.t.limits[0].tasks: unknown key"),
+        ("limits = { concurrency = 1 }", "tasks.t.limits: expected a list"),
+        (
+            "limits = [{ concurrency = 1 }, { concurrency = 2 }]",
+            "tasks.t.limits[1]: expected no second limit named 't:concurrency'",
+        ),
+    ],
+)
+def test_what_is_wrong_in_a_task_is_named(text: str, problem: str) -> None:
+    with pytest.raises(PolicyError) as refused:
+        read(f"[tasks.t]\n{text}\n")
+    assert problem in str(refused.value)
+
+
 def test_all_problems_are_told_at_once_each_with_the_file() -> None:
     with pytest.raises(PolicyError) as caught:
         read("promotion='x'\ncrash_limit=0\n[lanes.a]\nlevel=0\nwieght=1\n[tasks.t]\npriority='b'")

@@ -145,6 +145,7 @@ class TaskRule:
     duration: str | None = None
     timeout_ms: int | None = None
     max_retries: int | None = None
+    fair_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 
 from headway.core.policy.document import TENANT, Ladder, LimitRule, Policy, Reserve, Rung, TaskRule
 from headway.core.policy.ladder import RunningJobs, fit_rung
+from headway.core.policy.units import write_length
 
 SECOND_US = 1_000_000
 PAUSE = "=paused:"  # The prefix of the keys that paused jobs wait for. No limit's key can begin with it.
@@ -137,6 +138,14 @@ def parameter_value(key: str) -> str:
 def _escaped(text: str) -> str:
     """Return a text without equals signs, so that the next one in a key ends it."""
     return text.replace("%", "%25").replace("=", "%3D")
+
+
+def task_limit_name(task: str, rule: LimitRule) -> str:
+    """Return the name of a limit of one task. A limit in the policy replaces a limit of the task with the same name."""
+    kinds = ["concurrency"] if rule.concurrency is not None else []
+    kinds += [f"rate/{write_length(rule.period_ms)}"] if rule.count is not None else []
+    of = [*([rule.by] if rule.by else []), *(["global"] if rule.scope == "global" else [])]
+    return ":".join([counter_name(task), "+".join(kinds), *of])
 
 
 def counter_name(name: str) -> str:

@@ -59,6 +59,13 @@ def word(value: Any, known: Sequence[str], what: str = "") -> str:
     raise ValueError(f"expected {what}{choices or 'nothing, as there is none'}, found {found(value)}{hint}")
 
 
+def parameter(value: Any) -> str:
+    """Return the name of a parameter. Raises ``ValueError`` for another value."""
+    if isinstance(value, str) and value.isidentifier():
+        return value
+    raise ValueError(f"expected the name of a parameter, found {found(value)}")
+
+
 def plain(number: float) -> float:
     """Return a whole number as an int, so that 6 and 6.0 are the same policy."""
     return int(number) if number == int(number) else number
@@ -118,4 +125,5 @@ def task_keys(lanes: Sequence[str] = (), durations: Sequence[str] = ()) -> tuple
         Key("duration", "duration", partial(word, known=durations, what="a rung of the ladder: ")),
         Key("timeout", "timeout_ms", TIMEOUT, write_seconds),
         Key("max_retries", "max_retries", _RETRIES),
+        Key("fair_by", "fair_by", parameter),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
+from glob import escape
 from types import MappingProxyType
 from typing import Any
 
@@ -27,6 +28,7 @@ from headway.core.policy.document import (
     TaskRule,
     Tenants,
 )
+from headway.core.policy.enforced import task_limit_name
 from headway.core.policy.table_reader import TableReader, read_text
 from headway.core.policy.units import COUNT_MAX, found, parse_rate, write_seconds
 from headway.core.suggest import did_you_mean
@@ -62,6 +64,8 @@ def _read(table: TableReader) -> Policy:
     growth = retries.close(retries.fields(keys.GROWTH, BUILT_IN))
     ladder = _read_ladder(table.table("ladder"))
     tenants, keep = _read_tenants(table.table("tenants")), table.table("keep")
+    limits = {name: _read_limit(name, limit) for name, limit in table.tables("limits")}
+    tasks = {name: _read_task(name, task, list(lanes), ladder, limits) for name, task in table.tables("tasks")}
     return table.close(
         Policy(
             lanes=MappingProxyType(lanes),
@@ -73,10 +77,8 @@ def _read(table: TableReader) -> Policy:
             tenants=tenants,
             retry=retry,
             keep=keep.close(Keep(**keep.fields(keys.KEEP, BUILT_IN.keep))),
-            limits=MappingProxyType({name: _read_limit(name, limit) for name, limit in table.tables("limits")}),
-            tasks=MappingProxyType(
-                {name: _read_task(name, task, list(lanes), ladder) for name, task in table.tables("tasks")}
-            ),
+            limits=MappingProxyType(limits),
+            tasks=MappingProxyType(tasks),
             **bounds,
             **growth,
         )
@@ -184,6 +186,10 @@ def _read_tenants(table: TableReader) -> Tenants:
 def _read_limit(name: str, table: TableReader) -> LimitRule:
     if "=" in name:
         table.wrong_here(f"expected a name without '=', found {name!r}")
+    return _read_limit_rule(table, table.texts("tasks"))
+
+
+def _read_limit_rule(table: TableReader, tasks: tuple[str, ...]) -> LimitRule:
     concurrency = table.read("concurrency", None, partial(keys.whole, least=1))
     count, period_ms = table.read("rate", (None, 0), parse_rate)
     burst = table.read("burst", 1, partial(keys.whole, least=1))
@@ -197,11 +203,19 @@ def _read_limit(name: str, table: TableReader) -> LimitRule:
     scope = table.read("scope", LIMIT_SCOPES[0], partial(keys.word, known=LIMIT_SCOPES))
     if table.has("scope") and by in (None, TENANT):
         table.error("scope", "expected none without a parameter in by; a scope says whose values are counted together")
-    return table.close(LimitRule(concurrency, count, period_ms, burst, by, table.texts("tasks"), scope))
+    return table.close(LimitRule(concurrency, count, period_ms, burst, by, tasks, scope))
 
 
-def _read_task(name: str, table: TableReader, lanes: Sequence[str], ladder: Ladder) -> TaskRule:
+def _read_task(
+    name: str, table: TableReader, lanes: Sequence[str], ladder: Ladder, limits: dict[str, LimitRule]
+) -> TaskRule:
+    """Read the table of a task, and add its limits to all limits, by the names that the task's own would have."""
     if "*" in name:
         table.wrong_here("expected the name of one task: only the tasks of a limit may be a pattern")
     durations = [*(rung.name for rung in ladder.rungs), ELASTIC, INTERACTIVE]
+    for row in table.rows("limits"):
+        rule = _read_limit_rule(row, (escape(name),))
+        if (limit := task_limit_name(name, rule)) in limits:
+            row.wrong_here(f"expected no second limit named {limit!r}: two of the same kind, of which the lower counts")
+        limits[limit] = rule
     return table.close(TaskRule(**table.fields(keys.task_keys(lanes, durations), TaskRule())))
