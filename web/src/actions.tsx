@@ -11,6 +11,16 @@ import { Dialog, JobLink, StateBadge } from "./ui";
 
 type Verb = BulkPreview["action"];
 
+/** Do something for the reader: say that it is done, or why it failed. */
+export async function attempt(what: string, run: () => Promise<string>): Promise<void> {
+  try {
+    say(await run());
+    refresh();
+  } catch (failure) {
+    sayProblem(`Cannot ${what}`, failure);
+  }
+}
+
 interface Action {
   verb: Verb;
   name: string;

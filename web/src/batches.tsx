@@ -1,11 +1,11 @@
 /** Batches: how far each is and when it ends; one batch with a graph of its jobs, if it is small. */
 
+import { attempt } from "./actions";
 import { get, part, post } from "./api";
 import { count, full, plural, seconds } from "./format";
-import { refresh } from "./live";
 import { useResource } from "./resource";
 import { Link, query, setQuery } from "./router";
-import { maySubmit, say, sayProblem } from "./state";
+import { maySubmit } from "./state";
 import { ActionButton, Choice, Columns, Command, Empty, Menu, Problem, StateBadge, Time } from "./ui";
 
 interface BatchItem {
@@ -47,9 +47,11 @@ const STATES = [
 ] as const;
 const PARTS = [
   ["completed", "r4"],
-  ["running", "r1"],
   ["failed", "r5"],
   ["cancelled", "r7"],
+  ["running", "r1"],
+  ["waiting", "r0"],
+  ["held", "r0"],
 ] as const;
 
 export function Batches() {
@@ -167,15 +169,11 @@ export function Batch({ id }: { id: string }) {
     return problem ? <Problem of="The batch" problem={problem} /> : <p class="soft">Reading the batch…</p>;
   }
   const ended = batch.finished_at !== null;
-  const act = async (verb: "cancel" | "retry", body: object, done: string) => {
-    try {
+  const act = (verb: "cancel" | "retry", body: object, done: string) =>
+    attempt(`${verb} the batch`, async () => {
       await post(`batches/${part(id)}/${verb}`, body);
-      say(done);
-      refresh();
-    } catch (failure) {
-      sayProblem(`Cannot ${verb} the batch`, failure);
-    }
-  };
+      return done;
+    });
   return (
     <>
       <div class="title">
@@ -215,24 +213,30 @@ export function Batch({ id }: { id: string }) {
         <header>
           <h2>Progress</h2>
           <small class="end">
-            {ended ? "ended " : "ends "}
-            <Ending batch={batch} />
+            made <Time at={batch.created_at} />
+            {(ended || batch.ends_in_seconds !== null) && (
+              <>
+                , {ended ? "ended " : "ends "}
+                <Ending batch={batch} />
+              </>
+            )}
           </small>
         </header>
         <Parts batch={batch} />
-        <dl class="facts inset">
-          {Object.entries(batch.counts).map(([name, value]) => (
-            <>
-              <dt key={name}>{name}</dt>
-              <dd>{full(value)}</dd>
-            </>
+        <dl class="five inset">
+          {PARTS.map(([name, colour]) => (
+            <div key={name}>
+              <dt>
+                <i class={colour} />
+                {name}
+              </dt>
+              <dd>{full(batch.counts[name])}</dd>
+            </div>
           ))}
-          <dt>made</dt>
-          <dd>
-            <Time at={batch.created_at} />
-          </dd>
         </dl>
-        <Command text={`headway batch show ${id}`} />
+        <p class="inset">
+          <Command text={`headway batch show ${id}`} />
+        </p>
       </section>
       {graph && graph.nodes.length > 0 && (
         <section class="card">

@@ -15,8 +15,18 @@ const HEIGHT = 190;
 
 type Times = number[];
 
-/** A chart of series over time. `unit` writes a value at the axis and in the legend. */
-export function Chart(given: { times: Times; series: Series[]; unit: (value: number) => string; name: string }) {
+interface ChartProps {
+  times: Times;
+  series: Series[];
+  name: string;
+  /** Writes a value at the axis and in the legend. */
+  unit: (value: number) => string;
+  /** Distances that lines of the axis of values may have. */
+  steps?: number[];
+}
+
+/** A chart of series over time. */
+export function Chart(given: ChartProps) {
   const element = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const names = given.series.map((one) => one.name).join("\n");
@@ -52,7 +62,7 @@ function data(given: { times: Times; series: Series[] }): uPlot.AlignedData {
   return [given.times, ...given.series.map((one) => one.values)];
 }
 
-function options(given: { series: Series[]; unit: (value: number) => string }, width: number): uPlot.Options {
+function options(given: ChartProps, width: number): uPlot.Options {
   const style = getComputedStyle(document.documentElement);
   const probe = document.createElement("span");
   document.body.append(probe);
@@ -74,8 +84,13 @@ function options(given: { series: Series[]; unit: (value: number) => string }, w
     legend: { live: true },
     scales: { y: { range: (_plot, _low, high) => [0, Math.max(1, high * 1.1)] } },
     axes: [
-      { ...axis, values: clock, size: 28 },
-      { ...axis, values: (_plot, ticks) => ticks.map(given.unit), size: 56 },
+      { ...axis, values: clock, size: 28, incrs: TIMES },
+      {
+        ...axis,
+        values: (_plot, ticks) => ticks.map(given.unit),
+        size: 56,
+        ...(given.steps ? { incrs: given.steps } : {}),
+      },
     ],
     series: [
       { label: "Time", value: (_plot, value) => (value === null ? "–" : moments.format(value * 1_000)) },
@@ -97,6 +112,10 @@ const moments = new Intl.DateTimeFormat("en-GB", { dateStyle: "short", timeStyle
 const hours = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 const days = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 const DAY = 86_400;
+/** Seconds between two lines of an axis of times, so that no two have the same name. */
+const TIMES = [60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 28_800, DAY, 2 * DAY, 5 * DAY, 10 * DAY];
+/** Seconds between two lines of an axis of lengths. */
+export const LENGTHS = [0.1, 0.5, 1, 2, 5, 10, 15, 30, ...TIMES];
 
 /** Write the times below a chart: hours and minutes, or days if it spans several. */
 function clock(_plot: uPlot, ticks: number[]): string[] {

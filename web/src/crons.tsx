@@ -1,14 +1,14 @@
 /** Crons: tasks that run by the clock, their next and last runs; run one now, pause it. */
 
+import { attempt } from "./actions";
 import { get, part, post } from "./api";
 import type { CronItem, CronPage, CronStarted } from "./api.gen";
 import { moment } from "./format";
-import { refresh } from "./live";
 import { useResource } from "./resource";
 import { Link } from "./router";
 import { scheduleInWords } from "./schedule";
 import { word } from "./search";
-import { mayAdminister, say, sayProblem } from "./state";
+import { mayAdminister } from "./state";
 import { ActionButton, Columns, Empty, JobLink, Problem, StateBadge, Time } from "./ui";
 
 export function Crons() {
@@ -31,7 +31,7 @@ export function Crons() {
           <div class="scroll">
             <table>
               <Columns
-                names={["Task", "Schedule", "Next", "Last run", "If it overlaps or was missed"]}
+                names={["Task", "Schedule", "Next", "Last run", ["Overlap, missed", "roomy"]]}
                 actions={mayAdminister.value}
               />
               <tbody>
@@ -49,39 +49,26 @@ export function Crons() {
 
 function Cron({ cron }: { cron: CronItem }) {
   const name = cron.task_type;
-  const start = async () => {
-    try {
+  const start = () =>
+    attempt(`run ${name}`, async () => {
       const started = await post<CronStarted>(`crons/${part(name)}/run`);
-      say(
-        started.deduplicated
-          ? `${name} runs already, and it allows no overlap.`
-          : `Submitted ${name}: ${started.task_id}`,
-      );
-      refresh();
-    } catch (failure) {
-      sayProblem(`Cannot run ${name}`, failure);
-    }
-  };
-  const pause = async () => {
-    try {
-      await post(`crons/${part(name)}/${cron.held ? "resume" : "pause"}`);
-      say(cron.held ? `${name} runs by the clock again.` : `${name} is paused: the clock starts no more runs.`);
-      refresh();
-    } catch (failure) {
-      sayProblem(`Cannot ${cron.held ? "resume" : "pause"} ${name}`, failure);
-    }
-  };
+      return started.deduplicated
+        ? `${name} runs already, and it allows no overlap.`
+        : `Submitted ${name}: ${started.task_id}`;
+    });
+  const verb = cron.held ? "resume" : "pause";
+  const pause = () =>
+    attempt(`${verb} ${name}`, async () => {
+      await post(`crons/${part(name)}/${verb}`);
+      return cron.held ? `${name} runs by the clock again.` : `${name} is paused: the clock starts no more runs.`;
+    });
   return (
     <tr>
       <td>
         <Link to="jobs" query={{ q: word("task", name) }}>
           <strong>{name}</strong>
         </Link>{" "}
-        {cron.paused && (
-          <span class="state" data-state="paused">
-            paused
-          </span>
-        )}
+        {cron.paused && <StateBadge state="paused" />}
       </td>
       <td>
         {scheduleInWords(cron.expression)}
@@ -91,10 +78,10 @@ function Cron({ cron }: { cron: CronItem }) {
       </td>
       <td>
         <Time at={cron.next_at} />
-        <span class="two">
+        <span class="two whole">
           {cron.upcoming.slice(1).map((at) => (
             <>
-              <Time key={at} at={at} />{" "}
+              then <Time key={at} at={at} />{" "}
             </>
           ))}
         </span>
@@ -102,9 +89,9 @@ function Cron({ cron }: { cron: CronItem }) {
       <td>
         {cron.last ? (
           <>
-            <span class="row">
-              <StateBadge state={cron.last.status} /> <JobLink id={cron.last.task_id} />
-              <Time at={cron.last.created_at} />
+            <StateBadge state={cron.last.status} />{" "}
+            <span class="nowrap">
+              <JobLink id={cron.last.task_id} /> <Time at={cron.last.created_at} />
             </span>
             <span class="runs" role="img" aria-label={`The last ${cron.recent.length} runs`}>
               {cron.recent.toReversed().map((run) => (
@@ -121,7 +108,7 @@ function Cron({ cron }: { cron: CronItem }) {
           <span class="soft">none yet</span>
         )}
       </td>
-      <td>
+      <td class="roomy">
         overlap: {cron.overlap} <span class="two">missed runs: {cron.catch_up}</span>
       </td>
       {mayAdminister.value && (

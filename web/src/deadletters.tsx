@@ -3,7 +3,7 @@
 import { ActionButtons, Confirmations } from "./actions";
 import { get } from "./api";
 import type { DeadLetterGroups } from "./api.gen";
-import { brief, full } from "./format";
+import { full } from "./format";
 import { overview } from "./live";
 import { useResource } from "./resource";
 import { Link } from "./router";
@@ -56,12 +56,12 @@ export function DeadLetters() {
               <tbody>
                 {groups.map((group) => (
                   <tr key={group.filter}>
-                    <td>
+                    <td class="fill">
                       <Link to="jobs" query={{ q: group.filter }} class="name">
                         <strong>{group.task_type}</strong> {group.error_type ?? "no error"}
                       </Link>
                       <span class="two" title={group.example_message ?? ""}>
-                        {brief(group.example_message ?? "", 100)}
+                        {group.example_message}
                       </span>
                     </td>
                     <td class="num">

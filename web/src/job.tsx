@@ -1,17 +1,19 @@
 /** Job: its timeline, why it waits or what it had waited for, when it starts, attempts, arguments, result and output. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { ActionButtons, Confirmations } from "./actions";
 import { address, get, part } from "./api";
 import type { ProgramOutput, TaskReply, Why } from "./api.gen";
 import { moment, plural, seconds, shell } from "./format";
-import { refresh } from "./live";
+import { now, refresh } from "./live";
 import { REASONS } from "./reasons";
 import { useResource } from "./resource";
 import { Link } from "./router";
 import { word } from "./search";
 import { Columns, Copy, copy, Empty, JobLink, Json, Menu, Problem, Stacked, StartRange, StateBadge, Time } from "./ui";
 
+const HISTORY_MAX = 600; // Estimates that a page keeps.
+const HISTORY_FROM_MS = 10_000; // Milliseconds after which the history is drawn.
 const ENDED = ["completed", "failed", "cancelled", "dead_letter"];
 
 export function Job({ id }: { id: string }) {
@@ -124,7 +126,11 @@ function Waiting({ task }: { task: TaskReply }) {
           <p>Nothing holds it back: the next claim of a worker takes it.</p>
         )}
         <h3>When it starts</h3>
-        {task.estimate ? (
+        {task.estimate?.p50 === null || !task.estimate ? (
+          <p class="soft">
+            Not known yet. An estimate needs a worker, and past runs of the tasks ahead or a duration that they declare.
+          </p>
+        ) : (
           <>
             <StartRange
               p50={task.estimate.p50}
@@ -137,9 +143,8 @@ function Waiting({ task }: { task: TaskReply }) {
                 ? "what was learned from past jobs"
                 : `${task.estimate.basis} durations`}
             </small>
+            <EstimateHistory task={task} />
           </>
-        ) : (
-          <p class="soft">No estimate yet.</p>
         )}
       </section>
     );
@@ -167,6 +172,40 @@ function Waiting({ task }: { task: TaskReply }) {
         <p>{plural(data.passed_over, "later job")} of its lane and tenant started before it.</p>
       )}
     </section>
+  );
+}
+
+/** How the estimate of a start has changed while the page was open: a band from p50 to p90, with a line at p50. */
+function EstimateHistory({ task }: { task: TaskReply }) {
+  const points = useRef<{ at: number; p50: number; p90: number }[]>([]);
+  const { p50 = null, p90 = null } = task.estimate ?? {};
+  const known = points.current;
+  if (p50 !== null && (known.at(-1)?.p50 !== p50 || known.at(-1)?.p90 !== (p90 ?? p50))) {
+    known.push({ at: now.value, p50, p90: p90 ?? p50 });
+    if (known.length > HISTORY_MAX) known.shift();
+  }
+  const [first, last] = [known[0], known.at(-1)];
+  if (!first || !last || last.at - first.at < HISTORY_FROM_MS) return null;
+  const top = Math.max(...known.map((one) => one.p90), 1);
+  const place = (one: { at: number }, value: number) =>
+    `${(((one.at - first.at) / (last.at - first.at)) * 100).toFixed(2)},${(38 - (value / top) * 36).toFixed(2)}`;
+  const middle = known.map((one) => place(one, one.p50));
+  const upper = known.map((one) => place(one, one.p90));
+  const name = `The estimate in the last ${seconds((last.at - first.at) / 1_000)}: from ${seconds(first.p50)} to ${seconds(last.p50)} (p50), at most ${seconds(top)}`;
+  return (
+    <figure>
+      <svg viewBox="0 0 100 40" preserveAspectRatio="none" role="img" aria-label={name}>
+        <title>{name}</title>
+        <path class="band" d={`M${middle.join("L")}L${upper.reverse().join("L")}Z`} />
+        <path class="line" d={`M${middle.join("L")}`} />
+      </svg>
+      <figcaption>
+        <small>
+          {seconds(first.p50)} – {seconds(first.p90)}, {seconds((last.at - first.at) / 1_000)} earlier
+        </small>
+        <small>now</small>
+      </figcaption>
+    </figure>
   );
 }
 

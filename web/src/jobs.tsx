@@ -21,6 +21,17 @@ const LIMITS = [
   ["500", "500"],
 ] as const;
 const STATE = /(^|\s)state:(\S+)/;
+/** Columns, with a class for their width: it does not depend on the rows, so nothing moves when they change. */
+const HEAD = [
+  ["State", "c-state"],
+  ["Task", "c-task"],
+  ["Tenant", "c-tenant wide"],
+  ["Lane", "c-lane wide"],
+  ["For", "c-for num"],
+  ["Attempt", "c-attempt num roomy"],
+  ["Why, progress or error", "wide"],
+  ["Starts in", "c-start wide"],
+] as const;
 
 const WINDOW_ABOVE = 100; // Rows beyond which only those near the screen are in the document.
 const BEYOND = 12; // Rows above and below the screen that are there as well.
@@ -59,7 +70,7 @@ function Spacer({ rows, height }: { rows: number; height: number }) {
   if (rows <= 0) return null;
   return (
     <tr>
-      <td colSpan={10} style={{ height: `${rows * height}px`, padding: 0 }} />
+      <td colSpan={9} style={{ height: `${rows * height}px`, padding: 0 }} />
     </tr>
   );
 }
@@ -174,7 +185,7 @@ export function Jobs() {
               <thead>
                 <tr>
                   {maySubmit.value && (
-                    <th scope="col">
+                    <th scope="col" class="box">
                       <input
                         type="checkbox"
                         aria-label="Select all rows"
@@ -183,27 +194,11 @@ export function Jobs() {
                       />
                     </th>
                   )}
-                  <th scope="col">State</th>
-                  <th scope="col">Task</th>
-                  <th scope="col" class="wide">
-                    Tenant
-                  </th>
-                  <th scope="col" class="wide">
-                    Lane
-                  </th>
-                  <th scope="col" class="num">
-                    For
-                  </th>
-                  <th scope="col" class="num wide">
-                    Attempt
-                  </th>
-                  <th scope="col" class="wide">
-                    Why, progress or error
-                  </th>
-                  <th scope="col">Starts in</th>
-                  <th scope="col" class="wide">
-                    Worker
-                  </th>
+                  {HEAD.map(([name, kind]) => (
+                    <th key={name} scope="col" class={kind}>
+                      {name}
+                    </th>
+                  ))}
                 </tr>
               </thead>
               <tbody ref={body}>
@@ -347,6 +342,9 @@ class JobRow extends Component<RowProps> {
 
   override render({ task, index, selectable, marked, current, longest, toggle }: RowProps) {
     const id = task.task_id;
+    const start = task.status === "queued" && task.estimate && (
+      <StartRange p50={task.estimate.p50} p90={task.estimate.p90} most={longest} />
+    );
     return (
       <tr id={`job-${id}`} aria-rowindex={index} data-current={current ? "true" : undefined}>
         {selectable && (
@@ -369,30 +367,26 @@ class JobRow extends Component<RowProps> {
           <span class="two mono">{parameters(task.payload.parameters) || id.slice(-8)}</span>
           <span class="narrow">
             <Reasoning task={task} />
+            {start}
           </span>
         </td>
-        <td class="wide">{task.tenant ?? <span class="soft">–</span>}</td>
-        <td class="nowrap wide">
+        <td class="wide clamp" title={task.tenant ?? ""}>
+          <span>{task.tenant ?? "–"}</span>
+        </td>
+        <td class="wide cut">
           {task.priority}
-          {task.duration && <small> · {task.duration}</small>}
+          {task.duration && <small class="two">{task.duration}</small>}
         </td>
         <td class="num">
           <Age at={since(task)} />
         </td>
-        <td class="num wide">
+        <td class="num roomy">
           {task.attempt_count} <small>of {task.max_retries + 1}</small>
         </td>
-        <td class="why wide">
+        <td class="clamp wide">
           <Reasoning task={task} />
         </td>
-        <td>
-          {task.status === "queued" && task.estimate ? (
-            <StartRange p50={task.estimate.p50} p90={task.estimate.p90} most={longest} />
-          ) : (
-            <span class="soft">–</span>
-          )}
-        </td>
-        <td class="wide mono">{task.assigned_worker_id ?? <span class="soft">–</span>}</td>
+        <td class="wide">{start || <span class="soft">–</span>}</td>
       </tr>
     );
   }
@@ -408,15 +402,18 @@ function Reasoning({ task }: { task: TaskReply }) {
       <span title={(task.why ?? []).map((reason) => reason.text).join("\n")}>{first.text || REASONS[first.code]}</span>
     );
   }
-  if (task.status === "executing" && task.progress) {
-    const { fraction, note } = task.progress;
+  if (task.status === "executing") {
+    const { fraction, note } = task.progress ?? {};
     return (
       <span>
-        <progress value={fraction} max={1} aria-label={`Progress of ${task.payload.task_type}`} /> {note}
+        {fraction !== undefined && (
+          <progress value={fraction} max={1} aria-label={`Progress of ${task.payload.task_type}`} />
+        )}{" "}
+        {task.cancel_requested_at ? "asked to stop" : note}
+        <small class="two">on {task.assigned_worker_id}</small>
       </span>
     );
   }
-  if (task.status === "executing" && task.cancel_requested_at) return <span>asked to stop</span>;
   if (task.error) {
     return (
       <span title={task.error.message}>

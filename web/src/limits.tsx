@@ -93,7 +93,9 @@ function Limit({ item }: { item: LimitItem }) {
           <span class="soft">–</span>
         ) : item.by ? (
           <>
-            {item.running} <small>in all, {item.concurrency} each</small>
+            <span class="nowrap">
+              {item.running} <small>in all, {item.concurrency} each</small>
+            </span>
             {fullest && (
               <Meter
                 part={fullest.running}
@@ -171,7 +173,7 @@ function Rung({ rungs, tasks, slots }: { rungs: RungItem[]; tasks: RungTask[]; s
               class="chip"
               title={task.next_lowered ? "It is lowered first if another job needs its place" : ""}
             >
-              <JobLink id={task.task_id}>{task.task_type}</JobLink> {task.tenant} <Time at={task.ends_at} />
+              <JobLink id={task.task_id}>{task.task_type}</JobLink> {task.tenant} · ends <Time at={task.ends_at} />
               {task.next_lowered && " · lowered next"}
             </span>
           ))}

@@ -1,14 +1,15 @@
 /** Now: lanes with their slots and waits, what happened lately, what waits for what, and how good estimates are. */
 
+import { attempt } from "./actions";
 import { get, post } from "./api";
 import type { LaneOverview, Overview, SeriesReply } from "./api.gen";
-import { Chart } from "./chart";
+import { Chart, LENGTHS } from "./chart";
 import { count, full, percent, plural, seconds } from "./format";
-import { overview, refresh } from "./live";
+import { overview } from "./live";
 import { REASONS } from "./reasons";
 import { useResource } from "./resource";
 import { Link, query, setQuery } from "./router";
-import { mayAdminister, say, sayProblem } from "./state";
+import { mayAdminister } from "./state";
 import {
   ActionButton,
   Age,
@@ -23,6 +24,7 @@ import {
   Sparkline,
   Stacked,
   StartRange,
+  StateBadge,
 } from "./ui";
 
 const PERIODS = [
@@ -94,15 +96,12 @@ export function PauseButton(given: {
   name?: string;
 }) {
   const target = Object.values(given.what)[0] ?? "everything";
-  const run = async () => {
-    try {
-      await post(given.paused ? "resume" : "pause", given.what);
-      say(given.paused ? `Resumed ${target}.` : `Paused ${target}. Running jobs go on.`);
-      refresh();
-    } catch (failure) {
-      sayProblem(`Cannot ${given.paused ? "resume" : "pause"} ${target}`, failure);
-    }
-  };
+  const verb = given.paused ? "resume" : "pause";
+  const run = () =>
+    attempt(`${verb} ${target}`, async () => {
+      await post(verb, given.what);
+      return given.paused ? `Resumed ${target}.` : `Paused ${target}. Running jobs go on.`;
+    });
   return (
     <ActionButton
       class="small"
@@ -128,8 +127,8 @@ function Lanes({ found }: { found: Overview }) {
               "Slots",
               ["Oldest", "num"],
               ["Waited p50 / p90", "num"],
-              ["Started, last hour", "wide"],
-              "Submitted now, starts in",
+              ["Started in 1 h", "wide"],
+              "Would start in",
             ]}
             actions={mayAdminister.value}
           />
@@ -168,11 +167,7 @@ function Lane({ lane, total, longest }: { lane: LaneOverview; total: number; lon
         <Link to="jobs" query={{ q: `lane:${lane.name}` }}>
           <strong>{lane.name}</strong>
         </Link>
-        {lane.paused && (
-          <span class="state" data-state="paused">
-            paused
-          </span>
-        )}
+        {lane.paused && <StateBadge state="paused" />}
         <span class="two">
           {lane.why
             ? `first waits: ${REASONS[lane.why] ?? lane.why}`
@@ -299,6 +294,7 @@ function Throughput() {
             name="Seconds that jobs had waited when they started: p50 and p90"
             times={times}
             unit={seconds}
+            steps={LENGTHS}
             series={[
               { name: "p50", colour: "--r1", values: points.map((one) => one.wait_p50) },
               { name: "p90", colour: "--r3", values: points.map((one) => one.wait_p90) },

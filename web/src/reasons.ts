@@ -3,7 +3,7 @@
 export const REASONS: Record<string, string> = {
   scheduled: "a later time",
   paused: "a pause to end",
-  unroutable: "a lane that exists",
+  unroutable: "a worker that knows its task",
   unservable: "a worker with its capabilities",
   no_worker: "a worker",
   rate: "its rate",

@@ -8,7 +8,7 @@ import { useResource } from "./resource";
 import { Link, query, setQuery } from "./router";
 import { word } from "./search";
 import { mayAdminister } from "./state";
-import { Age, Columns, Count, Empty, Problem } from "./ui";
+import { Age, Columns, Count, Empty, Problem, StateBadge } from "./ui";
 
 export function Tenants() {
   const name = query.value.get("name") ?? "";
@@ -111,11 +111,7 @@ function Tenant({ item, most }: { item: TenantItem; most: number }) {
         <Link to="jobs" query={{ q: word("tenant", item.tenant) }}>
           <strong>{item.tenant}</strong>
         </Link>{" "}
-        {item.paused && (
-          <span class="state" data-state="paused">
-            paused
-          </span>
-        )}
+        {item.paused && <StateBadge state="paused" />}
       </td>
       <td class="num">{item.weight}</td>
       <td>

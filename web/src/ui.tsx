@@ -330,8 +330,18 @@ export function ActionButton({
 
 /** The head of a table: names of columns, some with a class. `actions`: a last column whose name only readers hear. */
 export function Columns({ names, actions = false }: { names: (string | [string, string])[]; actions?: boolean }) {
+  const head = useRef<HTMLTableSectionElement>(null);
+  useEffect(() => {
+    // On a phone a row is a card, and the style sheet writes the name of the column before each cell.
+    for (const row of head.current?.parentElement?.querySelectorAll<HTMLTableRowElement>("tbody > tr") ?? []) {
+      for (const [index, cell] of [...row.cells].entries()) {
+        const column = names[index] ?? "";
+        cell.dataset["column"] = typeof column === "string" ? column : column[0];
+      }
+    }
+  });
   return (
-    <thead>
+    <thead ref={head}>
       <tr>
         {names.map((column) => {
           const [name, kind] = typeof column === "string" ? [column, undefined] : column;

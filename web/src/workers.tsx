@@ -1,13 +1,13 @@
 /** Workers: their slots, what they run and know, their heartbeats; drain one. */
 
 import { useState } from "preact/hooks";
+import { attempt } from "./actions";
 import { get, part, post } from "./api";
 import type { WorkerItem, WorkerList } from "./api.gen";
-import { refresh } from "./live";
 import { useResource } from "./resource";
 import { Link, query, setQuery } from "./router";
 import { word } from "./search";
-import { mayAdminister, say, sayProblem } from "./state";
+import { mayAdminister } from "./state";
 import { ActionButton, Choice, Columns, Command, Dialog, Empty, JobLink, Problem, Slots, StateBadge, Time } from "./ui";
 
 const STATES = [
@@ -50,16 +50,7 @@ export function Workers() {
           <div class="scroll">
             <table>
               <Columns
-                names={[
-                  "Worker",
-                  "State",
-                  "Slots",
-                  "Runs",
-                  "Offers",
-                  ["Heartbeat", "num"],
-                  ["Started", "num"],
-                  "Version",
-                ]}
+                names={["Worker", "State", "Slots", "Runs", "Offers", ["Heartbeat", "num"]]}
                 actions={mayAdminister.value}
               />
               <tbody>
@@ -84,7 +75,7 @@ function Worker({ worker, onDrain }: { worker: WorkerItem; onDrain: () => void }
           {worker.worker_id}
         </Link>
         <span class="two">
-          {worker.host}, process {worker.pid}
+          {worker.host}, process {worker.pid}, version {worker.version}
         </span>
       </td>
       <td>
@@ -100,7 +91,7 @@ function Worker({ worker, onDrain }: { worker: WorkerItem; onDrain: () => void }
           {worker.current_load} of {worker.capacity}
         </small>
       </td>
-      <td>
+      <td class="ids">
         {worker.current_tasks.slice(0, 5).map((id) => (
           <>
             <JobLink key={id} id={id} />{" "}
@@ -108,7 +99,7 @@ function Worker({ worker, onDrain }: { worker: WorkerItem; onDrain: () => void }
         ))}
         {worker.current_tasks.length > 5 && <small>and {worker.current_tasks.length - 5} more</small>}
       </td>
-      <td>
+      <td class="fill">
         <span class="two" title={worker.task_types.join("\n")}>
           {worker.task_types.includes("*") ? "any task" : worker.task_types.join(", ")}
         </span>
@@ -120,11 +111,10 @@ function Worker({ worker, onDrain }: { worker: WorkerItem; onDrain: () => void }
       </td>
       <td class="num">
         <Time at={worker.last_heartbeat} />
+        <small class="two">
+          started <Time at={worker.started_at} />
+        </small>
       </td>
-      <td class="num">
-        <Time at={worker.started_at} />
-      </td>
-      <td>{worker.version}</td>
       {mayAdminister.value && (
         <td class="num">
           {worker.status === "active" && (
@@ -140,13 +130,10 @@ function Worker({ worker, onDrain }: { worker: WorkerItem; onDrain: () => void }
 
 function Drain({ worker, onClose }: { worker: WorkerItem; onClose: () => void }) {
   const run = async () => {
-    try {
+    await attempt(`drain ${worker.worker_id}`, async () => {
       await post(`workers/${part(worker.worker_id)}/drain`);
-      say(`${worker.worker_id} claims no more jobs and exits when its jobs have ended.`);
-      refresh();
-    } catch (failure) {
-      sayProblem(`Cannot drain ${worker.worker_id}`, failure);
-    }
+      return `${worker.worker_id} claims no more jobs and exits when its jobs have ended.`;
+    });
     onClose();
   };
   return (
