@@ -221,6 +221,41 @@ def test_members_and_their_sources_take_the_tenant_of_their_batch(headway: Testb
     assert {job.record().tenant for job in app.jobs()} == {"acme"}
 
 
+def test_a_batch_refuses_members_of_another_tenant(headway: Testbed, tasks: Tasks) -> None:
+    app = headway.app
+    with app.batch("mine", tenant="acme") as batch:
+        foreign = tasks.row.using(tenant="globex").call(2)
+        with pytest.raises(BadEdge, match="job 1 of the graph is of another tenant than batch") as refused:
+            batch.add([tasks.row.call(1), foreign])
+        assert (refused.value.code, refused.value.facts["index"]) == ("bad_edge", 1)
+        with pytest.raises(BadEdge, match="must have the same tenant"), app.batch(tenant="globex", parent=batch):
+            raise AssertionError("a child of another tenant")
+        with pytest.raises(BadEdge, match="of another tenant"):
+            tasks.row.using(tenant="globex", after=[batch]).enqueue(1)
+    assert (batch.status().total, app.jobs()) == (0, [])
+
+
+def test_what_is_added_by_an_id_or_by_a_member_or_a_child_has_the_tenant_of_the_batch(headway: Testbed) -> None:
+    app = headway.app
+
+    @app.task(name="split", context=True)
+    def split(context: Context, depth: int) -> int:
+        if depth:
+            context.batch.add([split.call(depth - 1)])
+            with app.batch("inner", parent=context.batch) as inner:
+                inner.add([split.call(0)])
+        return depth
+
+    with app.batch("outer", tenant="acme") as batch:
+        app.batch_of(batch.id).add([split.call(1)])
+        app.batch_of(batch.id).on_done(split, 0)
+        with app.batch("beside", parent=app.batch_of(batch.id)):
+            pass
+    headway.drain()
+    assert (batch.status().total, batch.status().completed) == (4, 4)
+    assert [job.record().tenant for job in app.jobs()] == ["acme"] * 4
+
+
 def test_an_error_names_the_place_of_the_call_that_has_it(headway: Testbed, tasks: Tasks) -> None:
     app = headway.app
     late = tasks.row.call(1)

@@ -169,8 +169,8 @@ async def test_a_batch_that_has_ended_takes_no_more_jobs(store: Store) -> None:
 
 async def test_a_key_returns_the_batch_that_exists(store: Store) -> None:
     first = a_batch(key="import-7", tenant="acme")
-    one = await store.submit_graph(Graph((node(),), first))
-    two = await store.submit_graph(Graph((node(),), a_batch(key="import-7", tenant="acme")))
+    one = await store.submit_graph(Graph((node(job=a_job(tenant="acme")),), first))
+    two = await store.submit_graph(Graph((node(job=a_job(tenant="acme")),), a_batch(key="import-7", tenant="acme")))
     other = await store.submit_graph(Graph((), a_batch(key="import-7", tenant="globex")))
     assert (one.batch_id, one.created) == (first.batch_id, True)
     assert (two.batch_id, two.created) == (first.batch_id, False)
@@ -490,6 +490,34 @@ async def test_a_tenant_cannot_wait_for_the_batch_of_another(store: Store) -> No
     batch_id, _ = await submit_batch(store, 1, tenant="acme")
     with pytest.raises(BadEdge):
         await submit_node(store, batch_id, job=a_job(tenant="globex"), member=False)
+
+
+@pytest.mark.parametrize("tenant", ["globex", None])
+async def test_a_batch_of_a_tenant_takes_no_other_members(store: Store, tenant: str | None) -> None:
+    batch_id, _ = await submit_batch(store, 1, tenant="acme", open=True)
+    before, totals = await the_batch(store, batch_id), (await store.stats()).totals
+    own, foreign = a_job(tenant="acme"), a_job(tenant=tenant)
+    with pytest.raises(BadEdge) as refused:
+        await add(store, batch_id, node(job=own), node(job=foreign))
+    assert (refused.value.code, refused.value.facts) == ("bad_edge", {"index": 1, "batch_id": batch_id})
+    create = a_batch(tenant="acme")
+    with pytest.raises(BadEdge):
+        await submit_graph(store, node(job=own), node(job=foreign), create=create)
+    child = a_batch(parent=batch_id, tenant=tenant)
+    with pytest.raises(BadEdge):
+        await submit_graph(store, create=child)
+    assert await store.get([own.job_id, foreign.job_id]) == [None, None]
+    assert await store.get_batches([create.batch_id, child.batch_id]) == [None, None]
+    assert (counts(await the_batch(store, batch_id)), (await store.stats()).totals) == (counts(before), totals)
+    await add(store, batch_id, node(job=own), node(job=foreign, member=False))
+    assert (await the_batch(store, batch_id)).total == 2
+
+
+async def test_a_batch_without_a_tenant_takes_members_of_any(store: Store) -> None:
+    batch_id, _ = await submit_batch(store, 1, open=True)
+    await add(store, batch_id, node(job=a_job(tenant="acme")), node(job=a_job(tenant="globex")))
+    await submit_batch(store, 1, tenant="acme", parent=batch_id)
+    assert (await the_batch(store, batch_id)).total == 4
 
 
 # ---------------------------------------------------------------------- retention

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from headway.core.errors import BadEdge, BatchNotFound
 from headway.core.job import State
 from headway.core.policy.document import DAY, Keep
+from headway.core.workflow import BatchQuery
 from headway.stores.base import Document, JobQuery, Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
@@ -21,6 +23,7 @@ from tests.conformance.builders import (
     state_of,
     submit_one,
 )
+from tests.conformance.workflows import a_batch, add, node, submit_batch, submit_graph, the_batch
 from tests.conftest import OpenStore
 
 
@@ -125,3 +128,21 @@ async def test_a_namespace_opened_again_is_the_same_where_others_may_open_it(
     lease = await claim_one(again)
     await end(store, lease)
     assert await state_of(again, job_id) is State.COMPLETED
+
+
+async def test_a_graph_reaches_into_its_own_namespace_only(store: Store, other: Store) -> None:
+    job_id, (batch_id, _) = await submit_one(store), await submit_batch(store, 1, key="same", open=True)
+    mine = node()
+    for wrong in (node(job_id), node(batch_id), node(batch_id, member=False)):
+        with pytest.raises(BadEdge) as refused:
+            await submit_graph(other, mine, wrong)
+        assert (refused.value.code, refused.value.facts["index"]) == ("bad_edge", 1)
+    with pytest.raises(BatchNotFound):
+        await add(other, batch_id, mine)
+    with pytest.raises(BatchNotFound):
+        await submit_graph(other, mine, create=a_batch(parent=batch_id))
+    assert await other.cancel_batch(batch_id) is await other.close_batch(batch_id) is None
+    assert (await other.get([mine.job.job_id]), await other.find_batches(BatchQuery())) == ([None], [])
+    theirs, _ = await submit_batch(other, 1, key="same")
+    assert theirs != batch_id
+    assert (await the_batch(store, batch_id)).total == 1

@@ -65,6 +65,7 @@ class WantedBatch(NamedTuple):
     kind: str
     number: int
     key: str | None
+    tenant: str | None
     open: bool
     nested: bool
 
@@ -89,6 +90,7 @@ batches = st.builds(
     kind=st.sampled_from(["none", "new", "new", "known"]),
     number=st.integers(0, 3),
     key=mostly(None, "b1", "b2"),
+    tenant=mostly(None, "acme"),
     open=st.booleans(),
     nested=st.booleans(),
 )
@@ -149,7 +151,7 @@ class WorkflowHistories(StoreHistory):
             self.check()
             rules = (EdgeRule.CANCEL, EdgeRule.ON_FAILURE, EdgeRule.ON_DONE)
             wanted_nodes = [WantedNode(plain, [WantedEdge("batch", 0, rule)], False) for rule in rules]
-            self.graph(wanted_nodes, WantedBatch("none", 0, None, False, False), back=False)
+            self.graph(wanted_nodes, WantedBatch("none", 0, None, None, False, False), back=False)
 
     @rule(number=st.integers(0, 3))
     def close_batch(self, number: int) -> None:
@@ -318,7 +320,8 @@ class WorkflowHistories(StoreHistory):
             case "new":
                 parent = self._known_batch(batch.number) if batch.nested and self.batch_ids else None
                 batch_id = _batch_id(len(self.batch_ids))
-                return NewBatch(batch_id, "import", batch.key, None, parent, batch.open), None
+                tenant = batch.tenant if self.scene in ("tenants", "limits") else None
+                return NewBatch(batch_id, "import", batch.key, tenant, parent, batch.open), None
             case "known":
                 return None, self._known_batch(batch.number)
             case _:

@@ -335,9 +335,9 @@ class Headway:
         """Return a new batch for ``with`` or ``async with``.
 
         ``key``: the batch that this tenant made with the same key before, if the store still has it. ``tenant``: the
-        tenant of members that have none. ``parent``: a batch in which this one counts as a member.
+        tenant of all members, by default that of ``parent``: a batch in which this one counts as a member.
         """
-        return Batch(self, new_batch(name, key, tenant, parent))
+        return Batch(self, new_batch(name, key, tenant, parent), parent=parent)
 
     def batch_of(self, batch_id: str) -> Batch[Any]:
         """Return a handle on a batch without reading the store."""

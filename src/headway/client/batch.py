@@ -141,11 +141,21 @@ class Batch(Generic[R]):
     Every method exists twice: ``add`` blocks, ``aadd`` is async.
     """
 
-    def __init__(self, app: Headway, new: NewBatch | None, batch_id: BatchId | None = None) -> None:
+    def __init__(
+        self,
+        app: Headway,
+        new: NewBatch | None,
+        batch_id: BatchId | None = None,
+        *,
+        parent: Batch[Any] | None = None,
+    ) -> None:
         self._app = app
         self._new = new
         self._id = batch_id
+        self._parent = parent
         self._created = False
+        self._tenant = None if new is None else new.tenant
+        self._knows_tenant = new is not None and (new.tenant is not None or parent is None)
 
     @property
     def id(self) -> BatchId:
@@ -158,7 +168,8 @@ class Batch(Generic[R]):
     async def __aenter__(self) -> Batch[R]:
         if self._new is None:
             raise ConfigError(f"batch {self._id} exists already; app.batch(…) makes a new one")
-        reply = await self._app.client.submit_graph(Graph((), self._new))
+        new = self._new._replace(tenant=await self.atenant())
+        reply = await self._app.client.submit_graph(Graph((), new))
         self._id, self._created = reply.batch_id, reply.created
         return self
 
@@ -180,13 +191,15 @@ class Batch(Generic[R]):
 
         Calls that the given calls wait for become members too.
         """
+        tenant = await self.atenant()
         for part in _parts(calls):
-            await self._app.submitter.submit_graph(part, batch_id=self.id, tenant=self._tenant)
+            await self._app.submitter.submit_graph(part, batch_id=self.id, tenant=tenant)
 
     def add(self, calls: Iterable[Call[R]]) -> None:
         """Blocking twin of ``aadd``."""
+        tenant = self.tenant()
         for part in _parts(calls):
-            self._app.submitter.submit_graph_blocking(part, batch_id=self.id, tenant=self._tenant)
+            self._app.submitter.submit_graph_blocking(part, batch_id=self.id, tenant=tenant)
 
     async def athen(
         self, task: Task[Concatenate[Results[R], Q], S, Any], /, *args: Q.args, **kwargs: Q.kwargs
@@ -219,17 +232,30 @@ class Batch(Generic[R]):
         return cast("Results[R]", Reference(self.id))
 
     async def _acallback(self, call: Call[S], rule: EdgeRule) -> Job[S]:
-        return (await self._app.submitter.submit_graph((self._linked(call, rule),), tenant=self._tenant))[0]
+        linked, tenant = self._linked(call, rule), await self.atenant()
+        return (await self._app.submitter.submit_graph((linked,), tenant=tenant))[0]
 
     def _callback(self, call: Call[S], rule: EdgeRule) -> Job[S]:
-        return self._app.submitter.submit_graph_blocking((self._linked(call, rule),), tenant=self._tenant)[0]
+        return self._app.submitter.submit_graph_blocking((self._linked(call, rule),), tenant=self.tenant())[0]
 
     def _linked(self, call: Call[S], rule: EdgeRule) -> Call[S]:
         return call._replace(links=merge_links(call.links, (Link(self.id, rule),)))
 
-    @property
-    def _tenant(self) -> str | None:
-        return None if self._new is None else self._new.tenant
+    async def atenant(self) -> str | None:
+        """Return the tenant of members that have none. Reads the store once, if only the id of the batch is known."""
+        if not self._knows_tenant:
+            self._tenant = (await self.arecord()).tenant if self._parent is None else await self._parent.atenant()
+            self._knows_tenant = True
+        return self._tenant
+
+    def tenant(self) -> str | None:
+        """Blocking twin of ``atenant``."""
+        return self._tenant if self._knows_tenant else self._portal.run(self.atenant())
+
+    def of_member(self, tenant: str | None) -> Batch[R]:
+        """Return this handle for a member of the batch: what it adds has its tenant."""
+        self._tenant, self._knows_tenant = tenant, True
+        return self
 
     # ------------------------------------------------------------------ reading
 

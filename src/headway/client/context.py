@@ -198,7 +198,7 @@ class Context:
         """The batch of the job, to which the task can add jobs. Raises ``ConfigError`` if the job has none."""
         if self._lease.batch_id is None:
             raise ConfigError(f"job {self.job_id} of task {self.task} belongs to no batch")
-        return self.app.batch_of(self._lease.batch_id)
+        return self.app.batch_of(self._lease.batch_id).of_member(self.tenant)
 
     def step(self, key: str, function: Callable[Q, S], /, *args: Q.args, **kwargs: Q.kwargs) -> S:
         """Call a function and keep what it returns under a name. Return the kept value when the job runs again.

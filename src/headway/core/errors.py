@@ -199,7 +199,10 @@ class CycleError(HeadwayError, ValueError, code="cycle"):
 
 
 class BadEdge(HeadwayError, ValueError, code="bad_edge"):
-    """A job cannot wait for this: the source is unknown, transient, of another tenant, or one too many."""
+    """A job cannot wait for this: the source is unknown, transient, of another tenant, or one too many.
+
+    A batch of another tenant cannot have the job as a member.
+    """
 
 
 class BatchNotFound(HeadwayError, LookupError, code="batch_not_found"):

@@ -313,6 +313,19 @@ def check_step(key: str, value: bytes, steps: int, size: int) -> None:
         raise StepError(f"step {key!r} exceeds the {STEPS_BYTES_MAX:,} bytes that all steps of a job may have")
 
 
+def takes_tenant(batch_tenant: str | None, tenant: str | None) -> bool:
+    """Return whether a batch takes members of a tenant. Who may read a batch may read the results of its members."""
+    return batch_tenant is None or batch_tenant == tenant
+
+
+def foreign_member(batch_id: str, index: int | None) -> BadEdge:
+    """Return the error about a job of a graph, or a child batch, of another tenant than its batch."""
+    if index is None:
+        return BadEdge(f"a child of batch {batch_id} must have the same tenant", batch_id=batch_id)
+    text = f"job {index} of the graph is of another tenant than batch {batch_id}, so it cannot be a member"
+    return BadEdge(text, index=index, batch_id=batch_id)
+
+
 def upstream_reason(source: str) -> str:
     """Return the reason of a job that is cancelled because of a source."""
     return f"upstream {source}"

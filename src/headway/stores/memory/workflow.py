@@ -25,9 +25,11 @@ from headway.core.workflow import (
     Upstream,
     batch_reason,
     check_step,
+    foreign_member,
     is_batch,
     job_status,
     settle,
+    takes_tenant,
     upstream_reason,
 )
 from headway.stores.memory import finish
@@ -92,14 +94,22 @@ def _batch_of(state: MemoryState, graph: Graph) -> tuple[BatchId | None, NewBatc
 
 
 def _check_members(state: MemoryState, graph: Graph, batch_id: BatchId | None, create: NewBatch | None) -> None:
-    """Raise ``BatchNotFound`` or ``BatchClosed`` if the batch, or the parent of a new one, takes no members."""
+    """Raise ``BatchNotFound``, ``BatchClosed`` or ``BadEdge`` if the batch or its new parent takes no such members."""
     if create is not None:
         if create.parent is not None:
             _check_open(state, create.parent)
+            if not takes_tenant(state.batches[create.parent].new.tenant, create.tenant):
+                raise foreign_member(create.parent, None)
     elif batch_id is not None and any(node.member and node.job.job_id not in state.jobs for node in graph.nodes):
         _check_open(state, batch_id)
     elif batch_id is not None and batch_id not in state.batches:
         raise BatchNotFound(f"no batch {batch_id} in the store", batch_id=batch_id)
+    if batch_id is None:
+        return
+    tenant = create.tenant if create is not None else state.batches[batch_id].new.tenant
+    for index, node in enumerate(graph.nodes):
+        if node.member and not takes_tenant(tenant, node.job.tenant):
+            raise foreign_member(batch_id, index)
 
 
 def _check_open(state: MemoryState, batch_id: BatchId) -> None:

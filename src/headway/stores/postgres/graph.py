@@ -8,7 +8,7 @@ from typing import Any
 from headway.core.errors import BadEdge, BatchClosed, BatchNotFound, CycleError
 from headway.core.job import ClassKey
 from headway.core.policy.enforced import RuleIndex
-from headway.core.workflow import HELD_AT, BatchId, Graph, GraphReply
+from headway.core.workflow import HELD_AT, BatchId, Graph, GraphReply, foreign_member
 from headway.stores.postgres.rows import rows
 from headway.stores.postgres.submit import SubmitBatch
 
@@ -56,6 +56,8 @@ class GraphSubmit:
             raise BadEdge(f"job {index} of the graph waits for {what}, which the store does not have", index=index)
         if status == "foreign":
             raise BadEdge(f"job {index} of the graph waits for {what} of another tenant", index=index)
+        if status == "tenant":
+            raise foreign_member(what, index)
         if status == "missing":
             raise BatchNotFound(f"no batch {what} in the store", batch_id=what)
         if status in ("ended", "cancelled"):

@@ -15,6 +15,7 @@ from headway.core.workflow import (
     GraphReply,
     SourceStatus,
     Upstream,
+    foreign_member,
 )
 from headway.stores.redis import codec, replies
 from headway.stores.redis.layout import STEP, pack_text
@@ -67,6 +68,8 @@ def read_graph_reply(graph: Graph, reply: Sequence[Any]) -> GraphReply:
         index, source = int(reply[1]), reply[2].decode()
         why = f"{source}, which the store does not have" if reply[3] == b"unknown" else f"{source} of another tenant"
         raise BadEdge(f"job {index} of the graph waits for {why}", index=index)
+    if what == b"tenant":
+        raise foreign_member(reply[1].decode(), int(reply[2]) if len(reply) > 2 else None)
     if what in (b"no_batch", b"closed"):
         batch_id = reply[1].decode()
         if what == b"no_batch":

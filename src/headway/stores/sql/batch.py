@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headway.core.errors import BatchClosed, BatchNotFound
 from headway.core.job import JobRecord, State
@@ -19,6 +19,7 @@ class BatchHandle(NamedTuple):
 
     batch_id: BatchId
     seq: int
+    tenant: str | None
     cancel_at: int | None = None
     finished_at: int | None = None
 
@@ -30,13 +31,18 @@ class BatchHandle(NamedTuple):
 async def find_batch(tx: Transaction, batch_id: str) -> BatchHandle | None:
     """Return a batch, or None."""
     found = await tx.db.row("batch_by_id", batch_id, tx.namespace_id) if is_writable(batch_id) else None
-    return None if found is None else BatchHandle(*found)
+    return None if found is None else _handle(tx, found)
 
 
 async def find_batch_by_key(tx: Transaction, key: str, tenant: str | None) -> BatchHandle | None:
     """Return the batch of a tenant with this key, or None."""
     found = await tx.db.row("batch_by_key", tx.namespace_id, tx.rows.text(key), tx.rows.text(tenant) or "")
-    return None if found is None else BatchHandle(*found)
+    return None if found is None else _handle(tx, found)
+
+
+def _handle(tx: Transaction, found: Sequence[Any]) -> BatchHandle:
+    batch_id, seq, tenant, cancel_at, finished_at = found
+    return BatchHandle(batch_id, seq, tx.rows.read_text(tenant), cancel_at, finished_at)
 
 
 def check_open(batch: BatchHandle | None, batch_id: BatchId) -> BatchHandle:
@@ -60,7 +66,7 @@ async def create_batch(tx: Transaction, new: NewBatch) -> BatchHandle:
     if parent is not None:
         await _grow(tx, parent, members=1, children=1)
     tx.changed_counts.setdefault(seq, Counter())  # An empty batch that is not open ends at once.
-    return BatchHandle(new.batch_id, seq)
+    return BatchHandle(new.batch_id, seq, new.tenant)
 
 
 async def add_members(tx: Transaction, batch: BatchHandle, members: Sequence[GraphNode]) -> None:

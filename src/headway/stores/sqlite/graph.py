@@ -14,7 +14,9 @@ from headway.core.workflow import (
     GraphReply,
     NewBatch,
     SourceStatus,
+    foreign_member,
     settle,
+    takes_tenant,
     upstream_reason,
 )
 from headway.stores.sql.batch import BatchHandle, add_members, check_open, create_batch, find_batch, find_batch_by_key
@@ -76,16 +78,22 @@ async def _find_own_batch(tx: SqliteTransaction, graph: Graph) -> tuple[BatchHan
 async def _check_members(
     tx: SqliteTransaction, graph: Graph, batch: BatchHandle | None, create: NewBatch | None
 ) -> None:  # fmt: skip
-    """Raise ``BatchNotFound`` or ``BatchClosed`` if the batch, or the parent of a new one, takes no members."""
+    """Raise ``BatchNotFound``, ``BatchClosed`` or ``BadEdge`` if the batch or its new parent takes no such members."""
     if create is not None:
         if create.parent is not None:
-            check_open(await find_batch(tx, create.parent), create.parent)
+            parent = check_open(await find_batch(tx, create.parent), create.parent)
+            if not takes_tenant(parent.tenant, create.tenant):
+                raise foreign_member(create.parent, None)
     elif graph.batch_id is not None and batch is None:
         check_open(batch, graph.batch_id)
     elif batch is not None and not batch.takes_jobs:
         ids = [node.job.job_id for node in graph.nodes if node.member]
         if len(await read_sources(tx, ids)) < len(set(ids)):
             check_open(batch, batch.batch_id)
+    target = create or batch
+    for index, node in enumerate(graph.nodes):
+        if target is not None and node.member and not takes_tenant(target.tenant, node.job.tenant):
+            raise foreign_member(target.batch_id, index)
 
 
 async def _around(tx: SqliteTransaction, batch: BatchHandle | None, create: NewBatch | None) -> set[str]:

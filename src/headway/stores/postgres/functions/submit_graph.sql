@@ -1,9 +1,9 @@
 -- submit_graph: keep the batch, the jobs and the edges of a graph, or nothing of it.
 -- gives   as submit; or a status: unknown, foreign or cycle, with the index of a job and a source that the store does
---         not
---         have, that is of another tenant, or of which the job is a member; missing or closed, with a batch; and the
---         batch of the members, and whether it is
---         new. It raises HW005 if the batch has ended meanwhile
+--         not have, that is of another tenant, or of which the job is a member; missing or closed, with a batch;
+--         tenant, with a batch of another tenant and the index of the job that cannot be its member, or without one for
+--         a child batch; and the batch of the members, and whether it is new. It raises HW005 if the batch has ended
+--         meanwhile
 -- holds   to settle an edge from what existed before, it takes the locks of the namespace and of the flow before any
 --         row,
 --         as an exchange does. Inside a caller's transaction (own) it takes neither, and no job is settled: what
@@ -48,27 +48,32 @@ DECLARE
 BEGIN
   created := false;
   LOOP
-    SELECT NULL::bigint AS seq, given_id AS batch_id, NULL::bigint AS cancel_at, NULL::bigint AS finished_at INTO
-      target;
+    SELECT NULL::bigint AS seq, given_id AS batch_id, b_tenant AS tenant, NULL::bigint AS cancel_at,
+           NULL::bigint AS finished_at INTO target;
     IF given_id IS NOT NULL THEN
-      SELECT b.seq, b.batch_id, b.cancel_at, b.finished_at INTO target FROM {schema}.batch b
+      SELECT b.seq, b.batch_id, b.tenant, b.cancel_at, b.finished_at INTO target FROM {schema}.batch b
        WHERE b.namespace_id = ns AND b.key = b_key AND coalesce(b.tenant, '') = coalesce(b_tenant, '');
       IF NOT FOUND THEN
-        SELECT b.seq, b.batch_id, b.cancel_at, b.finished_at INTO target FROM {schema}.batch b
+        SELECT b.seq, b.batch_id, b.tenant, b.cancel_at, b.finished_at INTO target FROM {schema}.batch b
          WHERE b.batch_id = given_id AND b.namespace_id = ns;
       END IF;
       IF own AND target.seq IS NOT NULL THEN
         -- The caller must be able to go on after an error, so the batch may not end before its commit.
-        SELECT b.seq, b.batch_id, b.cancel_at, b.finished_at INTO target FROM {schema}.batch b
+        SELECT b.seq, b.batch_id, b.tenant, b.cancel_at, b.finished_at INTO target FROM {schema}.batch b
          WHERE b.seq = target.seq FOR NO KEY UPDATE;
       END IF;
       created := creates AND target.seq IS NULL;
       IF created AND b_parent IS NOT NULL THEN
-        SELECT b.seq, b.batch_id, b.cancel_at, b.finished_at INTO parent FROM {schema}.batch b
+        SELECT b.seq, b.batch_id, b.tenant, b.cancel_at, b.finished_at INTO parent FROM {schema}.batch b
          WHERE b.batch_id = b_parent AND b.namespace_id = ns;
         IF parent.seq IS NULL OR parent.cancel_at IS NOT NULL OR parent.finished_at IS NOT NULL THEN
           status := CASE WHEN parent.seq IS NULL THEN 'missing' WHEN parent.cancel_at IS NULL THEN 'ended'
                          ELSE 'cancelled' END;
+          what := b_parent;
+          RETURN;
+        END IF;
+        IF parent.tenant <> coalesce(b_tenant, '') THEN
+          status := 'tenant';
           what := b_parent;
           RETURN;
         END IF;
@@ -83,6 +88,16 @@ BEGIN
              THEN
         status := CASE WHEN target.cancel_at IS NULL THEN 'ended' ELSE 'cancelled' END;
         what := target.batch_id;
+        RETURN;
+      END IF;
+      IF created THEN
+        target.tenant := b_tenant;
+      END IF;
+      SELECT i.o - 1, coalesce(target.batch_id, given_id), 'tenant' INTO bad, what, status
+        FROM unnest(members, groups) WITH ORDINALITY i (member, class_group, o)
+       WHERE i.member AND target.tenant IS NOT NULL AND g_tenant[i.class_group] IS DISTINCT FROM target.tenant
+       ORDER BY i.o LIMIT 1;
+      IF FOUND THEN
         RETURN;
       END IF;
     END IF;

@@ -45,13 +45,31 @@ local function closed(id)  -- the answer if a batch takes no more members
   return found.finished and {'closed', id, 'has ended'} or nil
 end
 
-local function check_members(jobs, nodes, create, batch)  -- return the answer if something is wrong
+local function sent_tenant(jobs, i)  -- of a job as a client sends it, or nil
+  local rec = jobs.args[jobs.first + i]
+  return $new_job.flags(rec) ~= 0 and tenant_of($job{submitted = ZERO, class = 0} .. rec) or nil
+end
+
+local function check_open(jobs, nodes, create, batch)  -- return the answer if the batch, or a parent, takes no members
   if create then return create.parent and closed(create.parent) end
   if not batch then return nil end
   for i, node in ipairs(nodes) do
     if node.member and call('HEXISTS', P .. 'ids', jobs.ids[i]) == 0 then return closed(batch) end
   end
   return not workflow.batch(batch) and {'no_batch', batch} or nil
+end
+
+local function check_members(jobs, nodes, create, batch)  -- return the answer if something is wrong
+  local wrong = check_open(jobs, nodes, create, batch)
+  if wrong or not batch then return wrong end
+  local parent = create and create.parent and workflow.batch(create.parent)
+  if parent and parent.tenant and parent.tenant ~= create.tenant then return {'tenant', create.parent} end
+  local tenant = (create or workflow.batch(batch)).tenant
+  if not tenant then return nil end
+  for i, node in ipairs(nodes) do
+    if node.member and sent_tenant(jobs, i) ~= tenant then return {'tenant', batch, num(i - 1)} end
+  end
+  return nil
 end
 
 local function around(batch, create)  -- the batches that cannot end before a member: its batch and the parents of that
@@ -67,10 +85,9 @@ end
 local function check_sources(jobs, nodes, waiting, batch, create)  -- return the answer if an edge is wrong
   if #waiting == 0 then return nil end
   local outer = around(batch, create)
-  local inner, blank, own = {}, $job{submitted = ZERO, class = 0}, {}
+  local inner, own = {}, {}
   for i = 1, jobs.n do
-    local rec = jobs.args[jobs.first + i]
-    if $new_job.flags(rec) ~= 0 then own[i] = tenant_of(blank .. rec) end
+    own[i] = sent_tenant(jobs, i)
     inner[jobs.ids[i]] = own[i] or false
   end
   if create then inner[create.id] = create.tenant or false end
@@ -173,7 +190,7 @@ end
 -- returns  ok, batch, 1 if this call or an earlier one with its id created it, then index and id of each job that
 --          another stands in for; or
 --          conflict, index, what;  cycle, index, source;  bad_edge, index, source, why;
---          no_batch, batch;  closed, batch, why
+--          no_batch, batch;  closed, batch, why;  tenant, batch, index or nothing
 function submit_graph(keys, args)
   begin(keys, args)
   local function optional(value) return value ~= '' and sub(value, 2) or nil end

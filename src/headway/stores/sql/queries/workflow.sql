@@ -44,7 +44,7 @@ VALUES (:seq, :namespace_id, :batch_id, :name, :key, :tenant, :parent_seq, :open
 -- name: batch_by_id
 -- What adding to a batch must know of it.
 -- params  batch_id, namespace_id
-SELECT batch_id, seq, cancel_at, finished_at FROM {schema}.batch
+SELECT batch_id, seq, tenant, cancel_at, finished_at FROM {schema}.batch
  WHERE batch_id = :batch_id AND namespace_id = :namespace_id;
 
 -- name: batch_cancel

@@ -3,7 +3,7 @@
 -- name: batch_by_key
 -- What adding to the batch of a tenant with this key must know of it.
 -- params  namespace_id, key, tenant
-SELECT batch_id, seq, cancel_at, finished_at FROM batch
+SELECT batch_id, seq, tenant, cancel_at, finished_at FROM batch
  WHERE namespace_id = :namespace_id AND key = :key AND ifnull(tenant, '') = :tenant;
 
 -- name: batches
