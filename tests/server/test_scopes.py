@@ -66,6 +66,8 @@ MATRIX = {
     "POST /api/v1/batches": "submit",
     "POST /api/v1/batches/{batch_id}/cancel": "submit",
     "POST /api/v1/batches/{batch_id}/close": "submit",
+    "POST /api/v1/batches/{batch_id}/on_done": "submit",
+    "POST /api/v1/batches/{batch_id}/on_failure": "submit",
     "POST /api/v1/batches/{batch_id}/retry": "submit",
     "POST /api/v1/batches/{batch_id}/tasks": "submit",
     "POST /api/v1/bulk": "read",  # And what the action needs: test_rights.py.

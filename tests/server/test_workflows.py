@@ -370,6 +370,50 @@ async def test_members_of_a_batch_are_retried_by_mode(
     assert (await batch_of(http, batch_id))["round"] == 2
 
 
+@pytest.mark.parametrize("fails", [True, False])
+async def test_callbacks_of_a_batch_run_at_its_first_failure_and_at_its_end(
+    http: httpx.AsyncClient, app: Headway, fails: bool
+) -> None:
+    batch_id = await new_batch(http, name="rows", tenant="acme")
+    members = await bulk(http, call("fail" if fails else "add"), call(), path=f"{BATCHES}/{batch_id}/tasks")
+    callbacks = [
+        await http.post(f"{BATCHES}/{batch_id}/on_failure", json=call()),
+        await http.post(f"{BATCHES}/{batch_id}/on_done", json=call()),
+        await http.post(TASKS, json=call(after=[batch_id], tenant="acme")),
+    ]
+    assert [answer.status_code for answer in callbacks] == [201] * 3
+    on_failure, on_done, then = (answer.json()["task_id"] for answer in callbacks)
+    assert callbacks[0].headers["location"] == f"{TASKS}/{on_failure}"
+    found = await read(http, on_failure)
+    assert (found["held"], found["after"], found["batch_id"], found["tenant"]) == (True, [batch_id], None, "acme")
+    assert (await batch_of(http, batch_id))["counts"]["total"] == 2
+    await http.post(f"{BATCHES}/{batch_id}/close")
+    await run_all(app, *members, on_failure, on_done, then)
+    states = [(await read(http, task_id))["status"] for task_id in (on_failure, on_done, then)]
+    assert states == (["completed", "completed", "cancelled"] if fails else ["cancelled", "completed", "completed"])
+    started = (await read(http, on_done))["started_at"]
+    assert started >= (await batch_of(http, batch_id))["finished_at"]
+    late = await http.post(f"{BATCHES}/{batch_id}/on_done", json=call())
+    assert (late.status_code, late.json()["status"]) == (201, "queued")
+    await run_all(app, late.json()["task_id"])
+
+
+async def test_callbacks_fire_again_in_the_next_round(http: httpx.AsyncClient, app: Headway) -> None:
+    batch_id = await new_batch(http)
+    (member,) = await bulk(http, call("fail"), path=f"{BATCHES}/{batch_id}/tasks")
+    path, body = f"{BATCHES}/{batch_id}/on_done", call(idempotency_key="mail")
+    on_done = (await http.post(path, json=body)).json()["task_id"]
+    again = await http.post(path, json=body)
+    assert (again.status_code, again.json()["task_id"], again.headers["idempotent-replayed"]) == (200, on_done, "true")
+    await http.post(f"{BATCHES}/{batch_id}/close")
+    await run_all(app, member, on_done)
+    first = (await read(http, on_done))["completed_at"]
+    await http.post(f"{BATCHES}/{batch_id}/retry", json={})
+    assert ((await read(http, on_done))["held"], (await batch_of(http, batch_id))["round"]) == (True, 2)
+    await run_all(app, member, on_done)
+    assert (await read(http, on_done))["completed_at"] > first
+
+
 async def test_batches_are_listed_newest_first_by_status(http: httpx.AsyncClient) -> None:
     ids = [await new_batch(http, name=f"b{number}") for number in range(3)]
     await http.post(f"{BATCHES}/{ids[1]}/close")
@@ -395,11 +439,13 @@ async def test_every_route_of_a_batch_answers_404_for_one_that_does_not_exist(ht
         await http.get(f"{BATCHES}/{ABSENT}/results"),
         await http.get(f"{BATCHES}/{ABSENT}/graph"),
         await http.post(f"{BATCHES}/{ABSENT}/tasks", json=[call()]),
+        await http.post(f"{BATCHES}/{ABSENT}/on_failure", json=call()),
+        await http.post(f"{BATCHES}/{ABSENT}/on_done", json=call()),
         await http.post(f"{BATCHES}/{ABSENT}/close"),
         await http.post(f"{BATCHES}/{ABSENT}/cancel"),
         await http.post(f"{BATCHES}/{ABSENT}/retry", json={"mode": "all"}),
     ]
-    assert [problem(answer) for answer in asked] == [(404, "batch_not_found", None)] * 7
+    assert [problem(answer) for answer in asked] == [(404, "batch_not_found", None)] * 9
 
 
 # ---------------------------------------------------------------------- tenants
@@ -418,6 +464,8 @@ async def test_a_tenant_sees_and_touches_its_own_batches_alone(app: Headway, api
         await other.get(f"{BATCHES}/{batch_id}/results"),
         await other.get(f"{BATCHES}/{batch_id}/graph"),
         await other.post(f"{BATCHES}/{batch_id}/tasks", json=[call()]),
+        await other.post(f"{BATCHES}/{batch_id}/on_failure", json=call()),
+        await other.post(f"{BATCHES}/{batch_id}/on_done", json=call()),
         await other.post(f"{BATCHES}/{batch_id}/close"),
         await other.post(f"{BATCHES}/{batch_id}/cancel"),
         await other.post(f"{BATCHES}/{batch_id}/retry", json={}),
@@ -444,6 +492,34 @@ async def test_members_take_the_tenant_of_their_batch(http: httpx.AsyncClient) -
     batch_id = await new_batch(http, tenant="acme")
     (task_id,) = await bulk(http, call(), path=f"{BATCHES}/{batch_id}/tasks")
     assert (await read(http, task_id))["tenant"] == "acme"
+
+
+async def test_a_batch_of_a_tenant_refuses_members_and_children_of_another(
+    http: httpx.AsyncClient, app: Headway
+) -> None:
+    batch_id = await new_batch(http, tenant="acme")
+    foreign = call(tenant="globex")
+    mixed = await http.post(f"{BATCHES}/{batch_id}/tasks", json=[call(), foreign])
+    assert problem(mixed) == (422, "bad_edge", 1)
+    assert problem(await http.post(TASKS, json=foreign | {"batch_id": batch_id})) == (422, "bad_edge", 0)
+    assert problem(await http.post(TASKS, json=foreign | {"after": [batch_id]})) == (422, "bad_edge", 0)
+    assert problem(await http.post(f"{BATCHES}/{batch_id}/on_done", json=foreign)) == (422, "bad_edge", 0)
+    child = await http.post(BATCHES, json={"tenant": "globex", "parent_id": batch_id})
+    assert problem(child) == (422, "bad_edge", None)
+    assert (await app.client.stats()).totals.get("submitted", 0) == 0
+    assert [batch["batch_id"] for batch in (await http.get(BATCHES)).json()["items"]] == [batch_id]
+    inner = await new_batch(http, parent_id=batch_id)
+    assert (await batch_of(http, inner))["tenant"] == "acme"
+
+
+async def test_a_graph_with_a_transient_task_is_refused_whole(http: httpx.AsyncClient, app: Headway) -> None:
+    @app.task(name="passing", persist=False)
+    async def passing() -> None: ...
+
+    await app.follow_policy()
+    answer = await http.post(f"{TASKS}/bulk", json=[call(), call("passing", after=[{"index": 0}])])
+    assert problem(answer) == (409, "not_stored", 1)
+    assert (await app.client.stats()).totals.get("submitted", 0) == 0
 
 
 async def test_a_rate_counts_the_members_of_a_batch(app: Headway, api: FastAPI) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from headway.client.links import Link, merge_links
 from headway.client.task import Call, Task
 from headway.core.diagnostics import AHEAD_COUNTED, JobDiagnostics
 from headway.core.errors import HeadwayError, PayloadTooLarge, StoreUnavailable
@@ -15,7 +16,7 @@ from headway.core.policy.estimate import Estimate, EstimateRequest, Forecast, es
 from headway.core.policy.positions import QueuePositions, position
 from headway.core.policy.why import Reason, why
 from headway.core.suggest import cut
-from headway.core.workflow import BatchRecord
+from headway.core.workflow import BatchRecord, EdgeRule
 from headway.estimates.forecaster import estimate_held
 from headway.observability.traces import taken_trace
 from headway.server.auth import Principal, tenant_for
@@ -47,18 +48,33 @@ class SubmitResult(NamedTuple):
 
 
 class CallSet(NamedTuple):
-    """The calls of one request, and the batch that they join."""
+    """The calls of one request, and the batch that they join. ``tenant``: of calls that have none."""
 
     calls: list[Call[Any]]
     batch: BatchRecord | None = None
+    tenant: str | None = None
+
+
+class Callback(NamedTuple):
+    """A batch, and the event of it that a task is run by."""
+
+    batch: BatchRecord
+    rule: EdgeRule
 
 
 async def make_call(
-    service: Service, caller: Principal, new: NewTask, *, key: str | None, trace: str | None, refers: bool
+    service: Service,
+    caller: Principal,
+    new: NewTask,
+    *,
+    key: str | None,
+    trace: str | None,
+    refers: bool,
+    callback: Callback | None = None,
 ) -> CallSet:
     """Return the call of a body, checked against the catalogue and the policy. Raises ``Problem`` or an error.
 
-    ``refers``: its parameters may contain references to results.
+    ``refers``: its parameters may contain references to results. ``callback``: the batch that it is a callback of.
     """
     if key is not None and new.idempotency_key not in (None, key):
         raise Problem("invalid", "Idempotency-Key and idempotency_key differ; give one of them")
@@ -69,7 +85,11 @@ async def make_call(
     task = await service.known.find(new.task_type)
     trace = taken_trace(trace) or new.trace_id
     call = _call(service, caller, new, task, key or new.idempotency_key, trace, refers=refers)
-    return await _joined(service, caller, [new], [call])
+    if callback is None:
+        return await _joined(service, caller, [new], [call])
+    own = Link(callback.batch.batch_id, callback.rule)
+    joined = await _joined(service, caller, [new], [call._replace(links=merge_links(call.links, (own,)))])
+    return joined._replace(tenant=joined.tenant or callback.batch.tenant)
 
 
 async def make_calls(
@@ -113,7 +133,8 @@ async def _joined(
     if any(call.links for call in calls):
         calls = resolve_indexes(calls)
         await check_sources(service, caller, calls)
-    return CallSet(calls, batch or await batch_of(service, caller, requests))
+    batch = batch or await batch_of(service, caller, requests)
+    return CallSet(calls, batch, None if batch is None else batch.tenant)
 
 
 def _call(
@@ -150,9 +171,9 @@ def _call(
 
 async def submit(service: Service, wanted: CallSet) -> list[SubmitResult]:
     """Submit all of the calls or none. Return each task with its place."""
-    calls, batch = wanted
+    calls, batch, tenant = wanted
     if batch is not None or any(call.links for call in calls):
-        batch_id, tenant = (None, None) if batch is None else (batch.batch_id, batch.tenant)
+        batch_id = None if batch is None else batch.batch_id
         jobs = await service.app.submitter.submit_graph(calls, batch_id=batch_id, tenant=tenant)
         return await _kept(service, calls, [SubmitReply(job.id, job.deduplicated) for job in jobs])
     if len(calls) == 1:

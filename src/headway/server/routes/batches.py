@@ -13,18 +13,18 @@ from headway.client.batch_values import batch_page, batch_values
 from headway.client.graph import new_batch_id
 from headway.core.errors import BatchNotFound
 from headway.core.job import State
-from headway.core.workflow import BatchId, BatchQuery, BatchRecord, Graph, NewBatch
+from headway.core.workflow import BatchId, BatchQuery, BatchRecord, EdgeRule, Graph, NewBatch
 from headway.security.audited_store import audited
 from headway.server.auth import Scope, tenant_for
 from headway.server.graph_request import find_batch, may_refer
 from headway.server.pages import PAGE, PAGE_MAX, Page, read_cursor
 from headway.server.replies import reply
-from headway.server.routes.tasks import operator_of, submitted_values
+from headway.server.routes.tasks import operator_of, submit_one, submitted_values
 from headway.server.routing import Routes, caller_of
 from headway.server.schemas import rest
 from headway.server.serializers import ending_values
 from headway.server.service import service_of
-from headway.server.submit import SUBMIT_PROBLEMS, make_calls, submit
+from headway.server.submit import SUBMIT_PROBLEMS, Callback, make_calls, submit
 from headway.stores.paging import JOBS_AT_ONCE
 
 GRAPH_NODES = 200  # Members that a graph shows. More can neither be drawn nor be read.
@@ -45,14 +45,16 @@ Cursor = Annotated[str | None, Query(max_length=64, description="`next_cursor` o
     "Create a batch",
     status=201,
     also={200: (rest.BatchReply, "The batch that an earlier request with this key made.")},
-    problems=("tenant_mismatch", "batch_not_found", "batch_closed", "store_full"),
+    problems=("tenant_mismatch", "bad_edge", "batch_not_found", "batch_closed", "store_full"),
 )
 async def create_batch(request: Request, new: rest.NewBatchBody) -> Response:
     """Create an open batch. Add tasks to it, then close it: it ends once all its tasks have ended."""
     service, caller = service_of(request), caller_of(request)
     service.quotas.submit(caller)
-    tenant = tenant_for(caller, new.tenant)
-    parent = None if new.parent_id is None else (await find_batch(service, caller, new.parent_id)).batch_id
+    tenant, parent = tenant_for(caller, new.tenant), None
+    if new.parent_id is not None:
+        outer = await find_batch(service, caller, new.parent_id)
+        tenant, parent = tenant or outer.tenant, outer.batch_id
     create = NewBatch(new_batch_id(), new.name, new.key, tenant, parent)
     made = await service.client.submit_graph(Graph(create=create))
     batch = await find_batch(service, caller, made.batch_id or create.batch_id)
@@ -104,6 +106,43 @@ async def add_tasks(
     refers = may_refer(await request.body())
     wanted = await make_calls(service, caller, requests, refers=refers, batch=batch)
     return reply({"tasks": [submitted_values(kept) for kept in await submit(service, wanted)]}, 201)
+
+
+@routes.post(
+    "/batches/{batch_id}/on_failure",
+    Scope.SUBMIT,
+    rest.SubmittedTask,
+    "Run a task at the first failure in a batch",
+    status=201,
+    also={200: (rest.SubmittedTask, "The task that an earlier request with this key made.")},
+    problems=SUBMIT_PROBLEMS,
+)
+async def run_on_failure(request: Request, batch_id: BatchPath, new: rest.NewTask) -> Response:
+    """Submit a task that runs once, when the first member has ended without completing. Else it is cancelled.
+
+    A retry that begins the batch's next round lets it run once more.
+    """
+    return await _submit_callback(request, batch_id, new, EdgeRule.ON_FAILURE)
+
+
+@routes.post(
+    "/batches/{batch_id}/on_done",
+    Scope.SUBMIT,
+    rest.SubmittedTask,
+    "Run a task at the end of a batch",
+    status=201,
+    also={200: (rest.SubmittedTask, "The task that an earlier request with this key made.")},
+    problems=SUBMIT_PROBLEMS,
+)
+async def run_on_done(request: Request, batch_id: BatchPath, new: rest.NewTask) -> Response:
+    """Submit a task that runs when all members have ended, however they ended. Each round of the batch runs it once."""
+    return await _submit_callback(request, batch_id, new, EdgeRule.ON_DONE)
+
+
+async def _submit_callback(request: Request, batch_id: str, new: rest.NewTask, rule: EdgeRule) -> Response:
+    service, caller = service_of(request), caller_of(request)
+    batch = await find_batch(service, caller, batch_id)
+    return await submit_one(request, new, Callback(batch, rule))
 
 
 @routes.post("/batches/{batch_id}/close", Scope.SUBMIT, rest.BatchReply, "Close a batch")

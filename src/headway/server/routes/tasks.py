@@ -24,7 +24,15 @@ from headway.server.routing import Routes, caller_of
 from headway.server.schemas import rest
 from headway.server.serializers import estimate_values, reason_values, task_values, waited_seconds
 from headway.server.service import service_of
-from headway.server.submit import SUBMIT_PROBLEMS, SubmitResult, describe_waiting, make_call, make_calls, submit
+from headway.server.submit import (
+    SUBMIT_PROBLEMS,
+    Callback,
+    SubmitResult,
+    describe_waiting,
+    make_call,
+    make_calls,
+    submit,
+)
 from headway.stores.base import JobQuery
 from headway.stores.paging import passed_over
 
@@ -55,11 +63,17 @@ async def submit_task(request: Request, new: rest.NewTask) -> Response:
     A repeated `idempotency_key` returns the same task, with 200 and `Idempotent-Replayed: true`, or 409 if the
     parameters differ. `queue_position` is how many tasks start before it under the current policy.
     """
+    return await submit_one(request, new)
+
+
+async def submit_one(request: Request, new: rest.NewTask, callback: Callback | None = None) -> Response:
+    """Submit the task of a request, and answer with it. ``callback``: the batch that it is a callback of."""
     service = service_of(request)
     given = request.headers
     key, trace = read_header(given, "idempotency-key"), read_header(given, "traceparent")
     refers = may_refer(await request.body())
-    wanted = await make_call(service, caller_of(request), new, key=key, trace=trace, refers=refers)
+    caller = caller_of(request)
+    wanted = await make_call(service, caller, new, key=key, trace=trace, refers=refers, callback=callback)
     (kept,) = await submit(service, wanted)
     headers = {"Location": f"{request.scope.get('root_path', '')}/api/v1/tasks/{kept.task_id}"}
     if kept.deduplicated and wanted.calls[0].new.idempotency_key is not None:
