@@ -58,6 +58,15 @@ async def test_its_worker_is_told_what_it_is_given_now(store: Store) -> None:
     assert [held.budget_ms for held in await store.leases(worker_id="w1")] == [10_000, 30_000]
 
 
+async def test_a_lease_that_a_heartbeat_gives_back_is_given_no_time(store: Store) -> None:
+    await climb(store)
+    await register(store, slots=5)
+    kept, lost = await start(store), await start(store)
+    answer = await beat(store, held=[kept], confirm_ms=0)
+    assert [grant.job_id for grant in answer.grants] == [kept.job_id]
+    assert (await the_job(store, lost.job_id)).state is State.QUEUED
+
+
 async def test_whoever_keeps_its_lease_and_whoever_watches_it_is_rung(store: Store) -> None:
     await climb(store)
     await register(store, slots=5)

@@ -38,14 +38,15 @@ async def renew(tx: Transaction, beat: Heartbeat) -> HeartbeatReply:
     given: list[tuple[JobId, str | None, str | None]] = []
     held = await tx.db.run("renew_held", worker.worker_id, tx.namespace_id)
     for job_id, token, started_at, cancel_at, rung, assigned in held:
-        if assigned is not None:
-            given.append((job_id, rung, assigned))
         if named.get(job_id) == token:
             lost.discard(job_id)
             if cancel_at is not None:
                 cancel.append(job_id)
-        else:
-            unnamed = unnamed or started_at + beat.confirm_ms <= tx.now_at
+        elif started_at + beat.confirm_ms <= tx.now_at:
+            unnamed = True
+            continue
+        if assigned is not None:
+            given.append((job_id, rung, assigned))
     if unnamed:
         await _release_unnamed(tx, beat, named)
     granted = grants(tx.rule_index.ladder, given)

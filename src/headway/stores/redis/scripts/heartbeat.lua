@@ -41,13 +41,12 @@ local function renew(keys, args)
     local held = named[member] or call('HGET', P .. 'lease', member)
     local terms = held and band($lease.flags(held) or 0, $lease.TERMS) ~= 0
     local assigned = terms and lease.rest(held).assigned or ''
-    if assigned ~= '' then
-      push(given, record.id(record.of(member)))
-      push(given, class.parts($lease.class(held)).name, assigned)
-    end
     if held and not named[member] and (tonumber($lease.started(held)) or 0) + confirm_ms <= now then
       push(overdue, member)
       push(overdue, record.without_payload(record.of(member) or ''), held)
+    elseif assigned ~= '' then
+      push(given, record.id(record.of(member)))
+      push(given, class.parts($lease.class(held)).name, assigned)
     end
   end
   return {now, state, lost, cancel, overdue, given}
