@@ -23,10 +23,13 @@ def cpu_seconds(pid: int) -> float:
     return total
 
 
-def exact_cpu_seconds(pid: int) -> float:
-    """CPU time to the nanosecond of a process and its descendants, without threads and processes that have ended."""
+def exact_cpu_seconds(pid: int, *, alone: bool = False) -> float:
+    """CPU time to the nanosecond of a process and its descendants, without threads and processes that have ended.
+
+    ``alone``: without the descendants.
+    """
     total = 0
-    for process in tree(pid):
+    for process in [pid] if alone else tree(pid):
         with contextlib.suppress(OSError):
             for thread in os.listdir(f"/proc/{process}/task"):
                 with open(f"/proc/{process}/task/{thread}/schedstat") as file:

@@ -1,6 +1,7 @@
 """Calls that wait for others, batches and steps, as an application writes them."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -23,7 +24,9 @@ from headway import (
     StepError,
     Unique,
 )
-from headway.core.job import State
+from headway.client.batch import RETRIED
+from headway.core.job import JobId, State
+from headway.stores.memory.store import MemoryStore
 from headway.testing import Testbed
 
 
@@ -305,6 +308,26 @@ def test_a_batch_is_retried_and_fires_again(headway: Testbed, tasks: Tasks) -> N
     assert sorted(tasks.ran[1:]) == ["ended", "total"]
     with pytest.raises(ConfigError, match="failed_and_after"):
         batch.retry("some")  # type: ignore[arg-type]
+
+
+def test_a_large_batch_is_retried_in_small_steps(
+    headway: Testbed, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with headway.app.batch("many") as batch:
+        batch.add(tasks.row.call(number) for number in range(2 * RETRIED + 7))
+    batch.cancel()
+    headway.drain()
+    sizes: list[int] = []
+    retry = MemoryStore.retry
+
+    async def counted(self: MemoryStore, job_ids: Sequence[JobId], *, alone: bool = False) -> list[State | None]:
+        sizes.append(len(job_ids))
+        return await retry(self, job_ids, alone=alone)
+
+    monkeypatch.setattr(MemoryStore, "retry", counted)
+    assert batch.retry("all") == sum(sizes) == 2 * RETRIED + 7
+    assert max(sizes) == RETRIED
+    assert batch.status().waiting == 2 * RETRIED + 7
 
 
 def test_retrying_all_includes_what_was_cancelled(headway: Testbed, tasks: Tasks) -> None:

@@ -23,7 +23,7 @@ BatchId = NewType("BatchId", str)
 BATCH_PREFIX = "batch-"  # Every batch id begins with it, so that an edge can name a job or a batch.
 EDGES_MAX = 1_000  # Edges into one job. A job that waits for more waits for a batch.
 GRAPH_MAX = 100_000  # Jobs in one graph, since a store keeps all of them or none.
-SETTLED_MAX = 200  # Edges that one verb of a store settles at most, so that a large fan-out never holds the store.
+SETTLED_MAX = 100  # Edges that one verb settles at most: 10 ms of CPU on the slowest store, whatever the fan-out.
 HELD_AT = 253_402_300_800_000  # When a held job is due: the year 10000, which no delay reaches.
 
 STEP_BYTES_MAX = 65_536  # Bytes of one step's value.

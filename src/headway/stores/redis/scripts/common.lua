@@ -54,7 +54,7 @@
 -- watched   string  exists while a client watches jobs
 local fmt, sub, byte, floor, concat, band, pack  -- set by the first call: none is there when the library is loaded
 local BASE, NONE, ZERO = 1e15, '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0', '000000000000000'
-local SKIPPED_MAX, DUE_BATCH_MAX, WAITING_COUNT_MAX, SETTLED_MAX = 100, 200, 1000, 200
+local SKIPPED_MAX, DUE_BATCH_MAX, WAITING_COUNT_MAX, SETTLED_MAX = 100, 200, 1000, 100
 local STATES = {C = 'completed', F = 'failed', X = 'cancelled', D = 'dead_letter', Q = 'queued', E = 'executing'}
 local call, P, now, now15
 local tx = {  -- what the current call has read and changed
