@@ -225,6 +225,8 @@ class RuleIndex:
         """Return why no job of a lane and rung can start on any worker, or None."""
         if self.lane_paused(lane):
             return "paused"
+        if not self.ladder.rungs:
+            return None
         return None if fit_rung(self.ladder, running, rung)[0] else "ladder"
 
     def step_us(self, task: str, tenant: str) -> int:

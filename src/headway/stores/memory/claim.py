@@ -73,10 +73,10 @@ def _claim(state: MemoryState, worker: WorkerInfo, claim_id: bytes, plan: Plan) 
     """Return the leases of a claim, and whether a take stopped early because it skipped too many jobs."""
     if worker.state is not WorkerState.ACTIVE:
         return [], False
-    mine = state.leased(worker.worker_id)
     if state.claims.get(worker.worker_id) == claim_id:
+        mine = state.leased(worker.worker_id)
         return [lease_of(record, state.rule_index.ladder) for record in mine if record.token == claim_id], False
-    walk = PlanWalk(plan, slots=worker.slots - len(mine), room=pool_room(state))
+    walk = PlanWalk(plan, slots=worker.slots - state.lease_counts[worker.worker_id], room=pool_room(state))
 
     async def take_jobs(take: Take, want: int) -> tuple[list[Lease], bool]:
         if not take.key.persist:
@@ -154,10 +154,10 @@ def _start(
     queue.clock = max(queue.clock, record.order_key) if queue.fair else queue.clock
     check_move(record.state, State.EXECUTING)
     record.state = State.EXECUTING
-    state.executing[record.seq] = record
+    state.add_lease(record, worker.worker_id)
     record.epoch += 1
     record.attempts += 1
-    record.token, record.worker_id, record.started_at = claim_id, worker.worker_id, state.now_at
+    record.token, record.started_at = claim_id, state.now_at
     record.progress = record.note = record.cancel_at = record.error = record.reason = None
     record.assigned = assigned
     hold(state, record)

@@ -36,7 +36,7 @@ def finish(state: MemoryState, report: Report) -> ReportStatus:
         record.history.append(
             Attempt(record.attempts, record.epoch, record.worker_id, started_at, state.now_at, reason, report.error)
         )
-    del state.executing[record.seq]
+    state.remove_lease(record)
     release(state, record)
     state.queue(record.class_key).forget(record.order_key, record.tenant)
     record.state, before = report.state, record.state

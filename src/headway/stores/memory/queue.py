@@ -74,11 +74,15 @@ class ClassQueue:
 
     def first(self, now_at: int) -> QueuePlace | None:
         """Return the next job, from the front or from an open blocked queue."""
+        if not self.blocked:
+            return self.front[0] if self.front else None
         heads = [places[0] for key, places in self.blocked.items() if self.opens.get(key, now_at + 1) <= now_at]
         return min([*self.front[:1], *heads], default=None)
 
     def waiting(self, now_at: int) -> int:
         """Count the jobs that no limit holds back. An open blocked queue counts once."""
+        if not self.opens:
+            return len(self.front)
         return len(self.front) + sum(open_at <= now_at for open_at in self.opens.values())
 
     def oldest_at(self) -> int | None:

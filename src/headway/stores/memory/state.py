@@ -65,6 +65,7 @@ class MemoryState:
         self.jobs: dict[JobId, StoredJob] = {}
         self.by_seq: dict[int, StoredJob] = {}  # In the order of submission.
         self.executing: dict[int, StoredJob] = {}
+        self.lease_counts: Counter[str] = Counter()  # By worker: how many jobs it holds leases on.
         self.queues: dict[ClassKey, ClassQueue] = {}
         self.transient: dict[ClassKey, list[tuple[int, NewJob]]] = {}
         self.delayed: list[tuple[int, int]] = []  # Moment due and sequence number, sorted.
@@ -175,6 +176,17 @@ class MemoryState:
     def queue(self, key: ClassKey) -> ClassQueue:
         """Return the queue of a class, which exists from then on."""
         return self.queues.setdefault(key, ClassQueue())
+
+    def add_lease(self, record: StoredJob, worker_id: str) -> None:
+        """Record that a worker executes a job."""
+        record.worker_id = worker_id
+        self.executing[record.seq] = record
+        self.lease_counts[worker_id] += 1
+
+    def remove_lease(self, record: StoredJob) -> None:
+        """Record that a job is no longer executed."""
+        del self.executing[record.seq]
+        self.lease_counts[record.worker_id or ""] -= 1
 
     def leased(self, worker_id: str) -> list[StoredJob]:
         """Return the jobs that a worker holds leases on, in the order of submission."""

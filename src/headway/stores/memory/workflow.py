@@ -45,7 +45,7 @@ def submit_graph(state: MemoryState, graph: Graph) -> GraphReply:
     batch_id, create = _batch_of(state, graph)
     _check_members(state, graph, batch_id, create)
     _check_sources(state, graph, batch_id, create)
-    known = set(state.jobs)
+    known = {node.job.job_id for node in graph.nodes if node.job.job_id in state.jobs}
     own_due_at = [max(node.job.due_at or 0, state.now_at + node.job.delay_ms) for node in graph.nodes]
     jobs = [node.job._replace(due_at=HELD_AT) if node.after else node.job for node in graph.nodes]
     check_known(state, jobs)  # Raises before anything is kept.
@@ -178,6 +178,8 @@ def _add_edge(state: MemoryState, record: StoredJob, source: str, rule: EdgeRule
 
 def settle_edges(state: MemoryState) -> bool:
     """Settle what this verb and earlier verbs have left, up to a bound. Return whether something is left."""
+    if not (state.ended_dependants or state.unsettled or state.uncancelled or state.changed_counts):
+        return False
     while True:
         while state.ended_dependants:
             record = state.ended_dependants.pop()
