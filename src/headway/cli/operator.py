@@ -11,7 +11,7 @@ from headway.client.batch_values import batch_page, batch_values
 from headway.client.job_reader import JobReader
 from headway.core.errors import ConfigError, StoreBusy
 from headway.core.job import JobId, JobRecord, State, SubmitReply
-from headway.core.policy.document import BUILT_IN, Policy
+from headway.core.policy.document import BUILT_IN, LimitRule, Policy
 from headway.core.policy.enforced import PauseSet, pausing, resuming
 from headway.core.policy.estimate import Estimate
 from headway.core.policy.lint import Finding, OfferedLoad
@@ -160,6 +160,16 @@ class StoreOperator:
 
     async def recent_load(self, policy: Policy) -> OfferedLoad | None:
         return await recent_load(self._store, policy)
+
+    async def declared_limits(self, policy: Policy) -> dict[str, LimitRule]:
+        """Return the limits in force that tasks declare and the policy does not name."""
+        rules = (await self._store.diagnose()).rules
+        return {name: rule for name, rule in rules.limits.items() if name not in policy.limits}
+
+    async def sources(self, job_id: JobId) -> tuple[str, ...]:
+        """Return the jobs and batches that a job waits or waited for."""
+        (upstreams,) = await self._store.upstreams([job_id])
+        return tuple(upstream.source for upstream in upstreams)
 
     async def accuracy(self) -> dict[str, AccuracySummary]:
         """Return how estimates turned out, by lane."""

@@ -1,0 +1,79 @@
+"""What ``headway simulate`` and ``headway trace`` replay: jobs of the store, of a file, or of a model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+
+from headway.cli.operator import Operator, StoreOperator
+from headway.core.errors import ConfigError
+from headway.core.job import JobRecord
+from headway.core.policy.document import Policy
+from headway.core.policy.units import parse_length
+from headway.policy_store.versions import PolicyVersion
+from headway.simulate.recorded import Recording
+from headway.simulate.trace import JOBS_MAX, Trace
+from headway.stores.base import JobQuery
+from headway.stores.paging import find_in_steps
+
+REMOTE_PAGE = 500  # Jobs in one reply of a server, which leaves out arguments and results.
+
+
+def read_span(text: str, name: str) -> int:
+    """Read a length of time such as ``24h``. Raises ``ConfigError``."""
+    try:
+        length_ms = parse_length(float(text) if text.replace(".", "", 1).isdigit() else text)
+    except ValueError as problem:
+        raise ConfigError(f"{name} {text!r}: {problem}") from None
+    if not length_ms:
+        raise ConfigError(f"{name} must be longer than 0, got {text!r}")
+    return length_ms
+
+
+async def record(operator: Operator, span_ms: int) -> Trace:
+    """Make a trace of the jobs that were submitted in the last ``span_ms``."""
+    current, now_at = await operator.policy_version(), await operator.now_at()
+    recording = Recording("the store", current.policy, current.version)
+    async for job in _newest(operator):
+        if job.submitted_at < now_at - span_ms:
+            break
+        recording.add(job, await _sources(operator, job))
+        if len(recording) > JOBS_MAX:
+            raise ConfigError(f"more than {JOBS_MAX:,} jobs ended in this time; take a shorter one")
+    if not len(recording):
+        out = ", ".join(f"{count:,} {why}" for why, count in recording.left_out.items())
+        why = f" ({out})" if out else ""
+        raise ConfigError(f"no job that was submitted in the last {span_ms // 1_000:,} s has ended{why}")
+    workers = (await operator.stats()).workers
+    declared = await operator.declared_limits(current.policy) if isinstance(operator, StoreOperator) else {}
+    return recording.trace(workers, declared)
+
+
+async def policy_versions(operator: Operator, wanted: list[int]) -> list[PolicyVersion]:
+    """Read versions of the policy."""
+    return [await operator.policy_version(version) for version in wanted]
+
+
+async def current_policy(operator: Operator) -> tuple[Policy, int]:
+    """Read the policy in force, and its version."""
+    current = await operator.policy_version()
+    return current.policy, current.version
+
+
+async def _newest(operator: Operator) -> AsyncIterator[JobRecord]:
+    if isinstance(operator, StoreOperator):
+        async for job in find_in_steps(operator.find, JobQuery(limit=2 * JOBS_MAX)):
+            yield job
+        return
+    find, query = partial(operator.find, include=None), JobQuery(limit=REMOTE_PAGE)
+    while page := await find(query):
+        for job in page:
+            yield job
+        query = query._replace(before=page[-1].seq)
+
+
+async def _sources(operator: Operator, job: JobRecord) -> tuple[str, ...]:
+    """Read what a job waited for, if it waited for anything. A server does not list it."""
+    if not isinstance(operator, StoreOperator) or job.eligible_at == job.submitted_at:
+        return ()
+    return await operator.sources(job.job_id)

@@ -1,0 +1,1 @@
+"""The what-if simulator: replays jobs through the real policy on a virtual clock."""

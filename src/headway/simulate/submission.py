@@ -1,0 +1,110 @@
+"""Submits the jobs of a simulation to the store, with their batches and dependencies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headway.core.job import JobId, NewJob, State
+from headway.core.policy.document import Policy
+from headway.core.policy.enforced import task_rule
+from headway.core.policy.lanes import lane_of
+from headway.core.workflow import BATCH_PREFIX, BatchId, Edge, EdgeRule, Graph, GraphNode, NewBatch
+from headway.simulate.job import EXPIRED, SimulatedJob
+from headway.stores.memory import workflow
+from headway.stores.memory.state import MemoryState
+from headway.stores.memory.submit import submit
+
+TIMEOUT_MS = 24 * 3_600_000  # The timeout of a job whose lane the policy does not have.
+
+
+class TraceSubmitter:
+    """Submits jobs in order. A job's id is its place among them."""
+
+    def __init__(self, state: MemoryState, jobs: Sequence[SimulatedJob], policy: Policy, begin_at: int) -> None:
+        self.submitted = 0
+        self.lanes: list[str] = []  # Of each submitted job, by the policy.
+        self.next_due_at: int | None = None  # When the first delayed job of the last submit falls due.
+        self._state = state
+        self._jobs = jobs
+        self._policy = policy
+        self._begin_at = begin_at
+        self._rules = {task: task_rule(policy, task) for task in {job.task for job in jobs}}
+        self._sources = {source for job in jobs for source in job.after}
+        self._ids: dict[str, str] = {}  # By name of a job or batch that others wait for: its id.
+        self._last = {job.batch: index for index, job in enumerate(jobs) if job.batch is not None}
+        self._kept: set[JobId] = set()  # Jobs that edges or batches may still need.
+        self._expiring = [index for index, job in enumerate(jobs) if job.expires_ms is not None]
+        self._expired: list[int] = []
+
+    def submit(self, now_at: int) -> None:
+        """Submit all jobs that arrive at this moment."""
+        state, jobs = self._state, self._jobs
+        arrives_ms = now_at - self._begin_at
+        self.next_due_at = None
+        state.begin(now_at)
+        plain: list[NewJob] = []
+        while self.submitted < len(jobs) and jobs[self.submitted].arrives_ms == arrives_ms:
+            index = self.submitted
+            job = jobs[index]
+            new = self._new(index, job)
+            if job.delay_ms and (self.next_due_at is None or now_at + job.delay_ms < self.next_due_at):
+                self.next_due_at = now_at + job.delay_ms
+            if job.after or job.batch is not None or job.name in self._sources:
+                if plain:
+                    submit(state, plain)
+                    plain = []
+                self._submit_graph(index, job, new)
+            else:
+                plain.append(new)
+            self.submitted += 1
+        if plain:
+            submit(state, plain)
+        state.settle()
+
+    def forget(self, job_id: JobId) -> None:
+        """Remove an ended job that nothing waits for, so that memory stays bounded."""
+        record = self._state.jobs.get(job_id)
+        if record is not None and job_id not in self._kept and record.state.ended:
+            self._state.forget(record)
+
+    def expired(self) -> list[int]:
+        """Return the jobs that expired before they could start."""
+        found = []
+        for index in self._expiring:
+            record = self._state.jobs.get(JobId(str(index)))
+            if record is not None and record.state is State.CANCELLED and record.reason == EXPIRED:
+                found.append(index)
+        return found
+
+    def _new(self, index: int, job: SimulatedJob) -> NewJob:
+        rule = self._rules[job.task]
+        lane = rule.priority or job.lane or self._policy.default_lane
+        own = lane_of(self._policy, lane)
+        max_retries = job.max_retries if rule.max_retries is None else rule.max_retries
+        timeout_ms = rule.timeout_ms or job.timeout_ms
+        self.lanes.append(lane)
+        return NewJob(
+            JobId(str(index)), job.task, b"", b"", lane, own.max_retries if max_retries is None else max_retries,
+            timeout_ms or own.timeout_ms or TIMEOUT_MS, job.needs, rule.duration or job.duration, job.tenant, None,
+            job.delay_ms, None, job.expires_ms, limits=job.limits,
+        )  # fmt: skip
+
+    def _submit_graph(self, index: int, job: SimulatedJob, new: NewJob) -> None:
+        """Submit a job with its edges, as a member of its batch. Sources that are not in the simulation are ignored."""
+        self._kept.add(new.job_id)
+        rule = EdgeRule(job.on_failure)
+        edges = tuple(Edge(self._ids[source], rule) for source in job.after if source in self._ids)
+        batch_id = create = None
+        if job.batch is not None:
+            batch_id = BatchId(f"{BATCH_PREFIX}{job.batch}")
+            if job.batch not in self._ids:
+                self._ids[job.batch] = batch_id
+                create = NewBatch(batch_id, job.batch)
+        back = self._policy.release == "back"
+        workflow.submit_graph(
+            self._state, Graph((GraphNode(new, edges),), create, None if create else batch_id, back=back)
+        )
+        if job.name is not None:
+            self._ids[job.name] = new.job_id
+        if job.batch is not None and batch_id is not None and self._last[job.batch] == index:
+            workflow.close(self._state, batch_id)

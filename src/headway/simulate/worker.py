@@ -1,0 +1,182 @@
+"""A simulated worker: plans claims as a real one does, and starts and ends runs on the virtual clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from headway.core.job import JobId
+from headway.core.lease import Lease, Report
+from headway.core.policy.document import reserved_slots
+from headway.core.policy.lanes import ShareClocks, make_room, plan
+from headway.core.snapshot import Snapshot
+from headway.core.worker import WorkerInfo, WorkerState, serves
+from headway.dispatch.job_source import DEBT_MAX
+from headway.simulate.capacity import WorkerPlan
+from headway.stores.base import Exchange, Heartbeat
+from headway.stores.memory import claim, heartbeat
+from headway.stores.notifications import LocalSubscription
+
+if TYPE_CHECKING:
+    from headway.simulate.replay import Replayer
+
+FOREVER_MS = 1_000 * 365 * 24 * 3_600_000  # A thousand years: no lease of a simulated worker expires.
+
+
+class WakeUp(LocalSubscription):
+    """Receives the store's wake-ups for one worker, and passes them on at once."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        super().__init__(lambda _: None)
+        self._pass_on = wake
+
+    def notify(self, job_ids: Iterable[JobId] = ()) -> None:
+        self._pass_on()
+
+
+class SimulatedRun:
+    """One attempt that runs. Lowering it moves its end forward."""
+
+    __slots__ = ("ends_at", "lease", "run_ms", "worker")
+
+    def __init__(self, lease: Lease, worker: SimulatedWorker, run_ms: int, ends_at: int) -> None:
+        self.lease = lease
+        self.worker = worker
+        self.run_ms = run_ms  # How long it would run if nothing stopped it.
+        self.ends_at = ends_at
+
+
+class SimulatedWorker:
+    """One worker, which plans by the snapshot that came with its last exchange and has clocks of its own."""
+
+    def __init__(self, replay: Replayer, described: WorkerPlan, offset: float) -> None:
+        self.plan = described
+        self.name = described.name
+        self.slots = 0
+        self.filled = 0
+        self.below = 0  # Running jobs of lanes outside the reserve.
+        self.leaving = False
+        self._replay = replay
+        self._policy = replay.policy
+        self._lanes = replay.policy.reserve.lanes
+        self._wait_lanes = tuple(sorted(self._lanes))
+        self._leave_free = replay.policy.reserve.rule == "leave_free"
+        self._reserved = 0
+        self._offers = frozenset(described.offers)
+        self._clocks = ShareClocks(offset)
+        self._snapshot = Snapshot(0)
+        self._claims = 0
+
+    @property
+    def free(self) -> int:
+        return 0 if self.leaving else self.slots - self.filled
+
+    @property
+    def free_below(self) -> int:
+        return self.slots - self._reserved - (self.filled if self._leave_free else self.below)
+
+    def resize(self, slots: int) -> None:
+        """Register with this many slots. Running jobs go on if there are fewer slots now."""
+        self.slots = slots
+        self._reserved = reserved_slots(self._policy, slots, self.plan.reserved)
+        info = WorkerInfo(
+            worker_id=self.name,
+            host="simulated",
+            pid=0,
+            slots=slots,
+            reserved=self._reserved,
+            offers=self.plan.offers,
+            version="",
+        )
+        held = [(run.lease.job_id, run.lease.token) for run in self._replay.runs.values() if run.worker is self]
+        heartbeat.renew(self._replay.state, Heartbeat(info, FOREVER_MS, FOREVER_MS, held, register=True))
+
+    def leave(self) -> None:
+        """Claim nothing more. Running jobs end as usual."""
+        self.leaving = True
+        self._replay.state.set_worker_state(self.name, WorkerState.DRAINING)
+
+    def ended(self, lease: Lease, seconds: float) -> None:
+        """Free the slot of a run, and correct what its lane was charged for it."""
+        self.filled -= 1
+        self.below -= lease.lane not in self._lanes
+        if len(self._snapshot.classes) > 1:
+            over = seconds - self._replay.expected(lease.task)
+            self._clocks.correct(self._policy, lease.class_key, min(over, DEBT_MAX))
+
+    def exchange(self, finished: Sequence[Report] = ()) -> None:
+        """Report what has ended and claim for the free slots, again while there may be more to claim."""
+        self._exchange(finished)
+        if self.free > 0 and self.free_below <= 0:
+            self._replay.idle_reserves.add(self.name)
+        else:
+            self._replay.idle_reserves.discard(self.name)
+
+    def _exchange(self, finished: Sequence[Report]) -> None:
+        replay, state = self._replay, self._replay.state
+        while True:
+            free, below = self.free, self.free_below
+            lanes = None if below > 0 else self._wait_lanes
+            self._claims += 1
+            wanted = None
+            if free > 0:
+                made = plan(
+                    self._snapshot,
+                    free=free,
+                    free_below=below,
+                    offers=self._offers,
+                    policy=self._policy,
+                    clocks=self._clocks,
+                )
+                wanted = made._replace(known=len(self._snapshot.classes))
+            state.begin(replay.now_at)
+            request = Exchange(
+                self.name,
+                self._claims.to_bytes(16, "big"),
+                finished,
+                wanted,
+                wait=free > 0,
+                want_snapshot=free > 0,
+                wait_lanes=lanes,
+            )
+            answer = claim.exchange(state, request)
+            finished = ()
+            seen = answer.snapshot
+            if seen is None:
+                return
+            known = len(self._snapshot.classes)
+            shared = known > 1
+            self._snapshot = seen
+            for lease in answer.leases:
+                self._start(lease, charged=shared)
+            if seen.next_due_at is not None:
+                replay.poll_at(seen.next_due_at)
+            again = answer.more or len(seen.classes) > known  # A new class was not in the plan.
+            if seen.running_jobs is not None:
+                lowered = make_room(seen, offers=self._offers, policy=self._policy, chance=replay.chance.random())
+                again = (replay.preempt(lowered) if lowered else False) or again
+            if again and self.free > 0:
+                continue
+            if answer.leases and self.free > 0:  # The store does not wake a worker that got jobs.
+                if self._could_claim(seen):
+                    continue
+                state.waiting.setdefault(self.name, None if self.free_below > 0 else self._wait_lanes)
+            return
+
+    def _could_claim(self, seen: Snapshot) -> bool:
+        """Return whether another exchange at this moment could return a job. Without it, it would only register."""
+        below = self.free_below > 0
+        return any(
+            view.waiting
+            and view.blocked is None
+            and (below or view.key.lane in self._lanes)
+            and serves(view.key.needs, self._offers)
+            for view in seen.classes
+        )
+
+    def _start(self, lease: Lease, *, charged: bool) -> None:
+        self.filled += 1
+        self.below += lease.lane not in self._lanes
+        if charged:
+            self._clocks.charge(self._policy, lease.class_key, self._replay.expected(lease.task))
+        self._replay.start(lease, self)

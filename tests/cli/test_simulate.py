@@ -1,0 +1,104 @@
+"""``headway simulate`` and ``headway trace``."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Cli
+
+POLICY = """
+[lanes.high]
+level = 0
+[lanes.low]
+level = 1
+weight = 3
+promote_after = [30]
+[reserve]
+slots = 0
+"""
+OLD = POLICY.replace("promote_after = [30]", "")
+
+
+@pytest.fixture
+def traced(cli: Cli) -> Cli:
+    """The command line beside a trace of an hour: two lanes that need a little more than one slot."""
+    chance = random.Random(3)
+    rows = sorted((chance.uniform(0, 3_600), chance.choice(["high", "high", "low"])) for _ in range(1_200))
+    lines = [f"{arrives:.3f},{chance.expovariate(0.3):.3f},{lane},{lane}-work" for arrives, lane in rows]
+    (cli.folder / "jobs.csv").write_text("\n".join(["arrives,seconds,lane,task", *lines]))
+    (cli.folder / "new.toml").write_text(POLICY)
+    (cli.folder / "old.toml").write_text(OLD)
+    return cli
+
+
+def lines(text: str) -> list[str]:
+    """Return the lines of a table, however wide its columns are."""
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def test_two_policies_are_compared_lane_by_lane(traced: Cli) -> None:
+    ran = traced.call("simulate", "--trace", "jobs.csv", "--slots", "1", "--policy", "old.toml", "--policy", "new.toml")
+    shown = lines(ran.out)
+    assert shown[0].startswith("Replayed 1,200 jobs of 60 min on 1 worker of 1 slot, twice, in ")
+    assert shown[0].endswith(" s. old.toml against new.toml.")
+    assert shown[1] == "Held against nothing, because it has no recorded waits (none left out)."
+    assert shown[3] == "lane jobs wait p50 p90 p99 longest busy"
+    high, low = shown[4].split(), shown[5].split()
+    assert (high[0], low[0], low[4][0]) == ("high", "low", "−")
+    assert int(high[1]) + int(low[1]) == 1_200
+    assert "Who gains: low-work −" in ran.out
+    assert "Who loses: high-work " in ran.out
+    assert "Promises of new.toml that did not hold: none." in ran.out
+    assert shown[-1].startswith("Durations are replayed")
+
+
+def test_equal_policies_change_nothing(traced: Cli) -> None:
+    ran = traced.call(
+        "simulate", "--trace", "jobs.csv", "--slots", "2", "--policy", "new.toml", "--against", "new.toml"
+    )
+    for row in lines(ran.out)[4:6]:
+        assert row.count("=") == 4
+    assert "Who gains: none beyond the noise. Who loses: none beyond the noise." in " ".join(ran.out.split())
+
+
+def test_a_condition_fails_the_command_with_4(traced: Cli) -> None:
+    words = ["simulate", "--trace", "jobs.csv", "--slots", "1", "--policy", "new.toml", "--against", "old.toml"]
+    ran = traced.call(*words, "--fail-if", "low.p99 > 10", code=4)
+    assert ran.err.startswith("failed: new.toml: low.p99 > 10, found ")
+    traced.call(*words, "--fail-if", "low.p99 > 2h", "--fail-if", "task:high-work.p50 < 0")
+    assert "no figure 'p98'" in traced.call(*words, "--fail-if", "low.p98 > 10", code=2).err
+    assert "no lane 'lwo'; did you mean 'low'" in traced.call(*words, "--fail-if", "lwo.p99 > 10", code=2).err
+    assert "--fail-if takes GROUP.METRIC > NUMBER" in traced.call(*words, "--fail-if", "p99", code=2).err
+
+
+def test_a_table_by_task_and_more_slots(traced: Cli) -> None:
+    ran = traced.call("simulate", "--trace", "jobs.csv", "--capacity", "0:1,30m:4", "--policy", "new.toml",
+                      "--against", "new.toml", "--by", "task")  # fmt: skip
+    assert "task jobs" in " ".join(ran.out.split())
+    assert "on 1 worker with up to 4 slots" in ran.out
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        (["--trace", "jobs.csv"], "jobs.csv does not say which workers there were; give --slots, or --capacity"),
+        (["--trace", "none.csv"], "the trace none.csv cannot be read: No such file"),
+        (["--trace", "jobs.csv", "--slots", "1"], "column lane: the built-in policy has no lane"),
+        (["--trace", "jobs.csv", "--recorded", "1h"], "give one of --recorded and --trace"),
+        (["--trace", "jobs.csv", "--capacity", "1h:5"], "--capacity needs steps in order, the first one at 0"),
+        (["--trace", "jobs.csv", "--capacity", "x"], "--capacity takes a file or steps such as 0h:8,2h:16"),
+        (["--trace", "jobs.csv", "--workers", "2"], "--workers needs --slots"),
+        (["--trace", "jobs.csv", "--slots", "1", "--policy", "bad.toml"], "bad.toml: lanes.x.level: expected"),
+        (["--recorded", "soon"], "--recorded 'soon': expected seconds, or a length such as"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(traced: Cli, words: list[str], expected: str) -> None:
+    (traced.folder / "bad.toml").write_text("[lanes.x]\nlevel = -1\n")
+    text = Path(traced.folder / "jobs.csv").read_text().replace("low", "slow", 1)
+    (traced.folder / "jobs.csv").write_text(text)
+    ran = traced.call("simulate", *words, code=2)
+    assert expected in ran.err
+    assert ran.err.count("\n") == 1
