@@ -74,12 +74,12 @@ def test_metrics_are_printed_and_served(app: Celery, server: Valkey, capsys: pyt
         assert b'headway_celery_pending{queue="queue_0"}' in reply.read()
 
 
-def test_check_and_reset(
+def test_repair_and_reset(
     app: Celery, server: Valkey, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # R4.13, R4.48
     monkeypatch.setattr(f"{PATH}.app", app, raising=False)
-    assert said(capsys, "check", f"{PATH}:app") == (0, "drift 0, dropped 0, adopted 0\n")
+    assert said(capsys, "repair", f"{PATH}:app") == (0, "drift 0, dropped 0, adopted 0\n")
     server.ask("SET", "queue:queue_0:running", "7")
     assert main(["celery", "reset", f"{PATH}:app"]) == 2
     assert main(["celery", "reset", f"{PATH}:app", "--yes"]) == 0
@@ -90,4 +90,5 @@ def test_what_is_called_wrongly(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["celery", "top"]) == 2
     assert main(["celery", "top", "--store", "redis+cluster://a,b"]) == 2
     assert main(["celery", "check", "no_such_module"]) == 2
+    assert main(["celery", "repair", "no_such_module"]) == 2
     assert "name a Celery app" in capsys.readouterr().err

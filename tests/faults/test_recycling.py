@@ -157,15 +157,14 @@ def test_a_replacement_that_cannot_load_the_app_does_not_end_the_jobs_of_the_old
     yard.until(long, "executing")
     source = (yard.folder / "jobs.py").read_text()
     (yard.folder / "jobs.py").write_text("raise ImportError('a broken deploy')\n")
-    jobs = [yard.submit("where_async", number) for number in range(3)]
-    wait_until(lambda: completed(jobs), within=60)
-    waiting = yard.submit("where_async", 3)
-    old = worker.runner
+    jobs = [yard.submit("where_async", number) for number in range(6)]
+    (old,) = pids(yard, "until_told")
     wait_until(lambda: set(children(worker.pid)) - {old}, within=60)
     (yard.folder / "enough").touch()
     assert yard.until(long, "completed").attempts == 1
     (yard.folder / "jobs.py").write_text(source)
-    assert yard.until(waiting, "completed", within=60).attempts == 1
+    wait_until(lambda: completed(jobs), within=60)
+    assert ended_once(jobs)
 
 
 def test_a_bound_below_zero_is_refused(tmp_path: Path) -> None:

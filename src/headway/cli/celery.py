@@ -1,4 +1,4 @@
-"""``headway celery``: look at the load-based queues of a Celery app, check and reset their numbers."""
+"""``headway celery``: check what of a Celery project runs on Headway; show and repair its load-based queues."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from headway.cli import render
@@ -31,11 +32,12 @@ Prefix = Annotated[str, option("What the queues' names begin with, with --store.
 
 celery = family(
     "celery",
-    "Show, check and reset the load-based queues of a Celery app.",
+    "Check what of a Celery project runs on Headway; show, repair and reset its load-based queues.",
     "headway celery top proj",
     "headway celery top --store redis://localhost --once",
     "headway celery metrics proj --port 9180",
     "headway celery check proj",
+    "headway celery repair proj",
 )
 
 
@@ -85,8 +87,39 @@ def metrics(
     ledger.close()
 
 
-@command(celery, "check APP", "headway celery check proj")
-def check(app: Annotated[str, option("The Celery app, as `celery -A` takes it.", name="APP")], /) -> int:
+@command(celery, "check PROJ [OPTIONS]", "headway celery check proj", "headway celery check proj --json")
+def check(
+    project: Annotated[str, option("The Celery app, as `celery -A` takes it.", name="PROJ")],
+    /,
+    *,
+    source: Annotated[Path | None, option("The folder of the sources; else the current one.", "DIR")] = None,
+    policy: Annotated[Path | None, option("Write the proposed policy to this file.", "FILE")] = None,
+    json: JsonFlag = False,
+) -> int:
+    """Report what becomes of a Celery project on Headway, and change nothing.
+
+    Imports the project as `celery -A` does and scans its sources. Prints what
+    runs as it is, what differs and how, what is refused and why, and a proposed
+    policy. Exits with 0 if everything runs, and with 1 if something is refused.
+    """
+    _need_celery()
+    from headway.cli.celery_check import report_data, show_report
+    from headway.integrations.celery.check.project_report import check_project
+
+    report = check_project(project, source or Path.cwd())
+    if policy is not None:
+        from headway.cli.celery_check import policy_text
+
+        policy.write_text(policy_text(report))
+    if json:
+        render.print_json(report_data(report))
+    else:
+        show_report(report)
+    return 1 if report.refused else 0
+
+
+@command(celery, "repair APP", "headway celery repair proj")
+def repair(app: Annotated[str, option("The Celery app, as `celery -A` takes it.", name="APP")], /) -> int:
     """Compare the ledger with the broker and repair it, as workers do by themselves. Exits with 1 if it was wrong."""
     balancer = _balancer(app)
     report = balancer.reconcile()

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import sys
-
-from celery.app.utils import find_app  # type: ignore[import-untyped]
-
 from headway.core.errors import ConfigError
+from headway.integrations.celery.app_import import import_celery_app
 from headway.integrations.celery.balancer import Balancer, balancer_of
 from headway.integrations.celery.ledger import Ledger
 from headway.stores.redis.address import read_redis_address
@@ -15,18 +11,7 @@ from headway.stores.redis.address import read_redis_address
 
 def open_balancer(path: str) -> Balancer:
     """Import an app and return its balancer. Raises ``ConfigError``."""
-    sys.path.insert(0, os.getcwd())  # As Celery's own commands do.
-    try:
-        app = find_app(path)
-        app.conf.broker_url  # noqa: B018 - lets its settings be read
-    except ConfigError:
-        raise
-    except Exception as problem:
-        message = f"the Celery app {path} cannot be imported: {type(problem).__name__}: {problem}"
-        raise ConfigError(message) from problem
-    finally:
-        sys.path.pop(0)
-    return balancer_of(app)
+    return balancer_of(import_celery_app(path))
 
 
 def open_ledger(url: str, prefix: str) -> Ledger:
