@@ -65,6 +65,37 @@ def test_what_was_learned_becomes_seconds(cli: Cli) -> None:
     assert "4 jobs ahead, learned" in cli.call("status", ids[-1]).out
 
 
+def test_a_dry_run_submits_nothing(served: Served) -> None:
+    cli = served.cli
+    ids = [served.submit("demo.sleep", "seconds=10") for _ in range(5)]
+    learned(cli.folder)
+    words = ("submit", "demo.sleep", "seconds=10", "--dry-run")
+    said = [call(*words, "--json").json for call in (cli.call, served.call)]
+    for values in said:
+        assert (values["valid"], values["queue_position"], values["task_id"]) == (True, 5, None)
+        assert [reason["code"] for reason in values["reasons"]] == []  # The next claim of the free slot starts jobs.
+        assert 20 < values["estimate"]["p50"] <= values["estimate"]["p90"]
+    shown = cli.call(*words).out
+    assert shown.startswith("The job of demo.sleep is valid. Nothing was submitted.\n")
+    assert "5 jobs ahead, learned" in shown
+    for call in (cli.call, served.call):
+        assert [job["id"] for job in cli.call("jobs", "--json").json["items"]] == ids[::-1]
+        wrong = ("submit", "demo.sleep", "--priority", "hihg")
+        assert call(*wrong, "--dry-run", code=2).err == call(*wrong, code=2).err
+        assert "--dry-run submits nothing" in call(*words, "--wait", code=2).err
+    key = ("--idempotency-key", "once")
+    made = served.submit("demo.sleep", "seconds=1", *key)
+    for call in (cli.call, served.call):
+        again = ("submit", "demo.sleep", "seconds=1", "--dry-run", *key)
+        assert call(*again, "--json").json["task_id"] == made
+        assert f"existing job {made}, which is queued." in call(*again).out
+
+
+def test_a_dry_run_does_not_make_a_store(cli: Cli) -> None:
+    assert "no worker is running" in cli.call("submit", "demo.noop", "--dry-run").out
+    assert list(cli.folder.iterdir()) == []
+
+
 def test_a_lane_says_how_many_slots_it_wants(served: Served) -> None:
     cli = served.cli
     assert cli.call("scale", "--lane", "medium", "--within", "30").out.startswith("No slot is wanted: no job of medium")

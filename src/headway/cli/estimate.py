@@ -45,11 +45,12 @@ def estimate_values(found: Estimate | None) -> dict[str, Any] | None:
     return None if found is None else asdict(found)
 
 
-def start_text(found: Estimate) -> str:
-    """Return an estimate as one line of text."""
+def start_text(found: Estimate, *, hint: bool = True) -> str:
+    """Return an estimate as one line of text. ``hint``: name the command that says more of a job without one."""
     place = "" if found.position is None else f", {_place(found.position)}"
     if found.p50 is None or found.p90 is None:
-        return f"unknown{place}: nothing can be said yet; `headway why` lists what the job waits for"
+        more = ": nothing can be said yet; `headway why` lists what the job waits for" if hint else ""
+        return f"unknown{place}{more}"
     p50, p90 = render.duration(found.p50 * 1_000), render.duration(found.p90 * 1_000)
     return f"in {p50} (p50) to {p90} (p90){place}, {found.basis}"
 

@@ -114,9 +114,9 @@ class HttpOperator:
     async def now_at(self) -> int:
         return self._now_at()
 
-    async def submit(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Submit a task. Returns what the server says of it."""
-        return await self._ask("POST", "/tasks", body)
+    async def submit(self, body: dict[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
+        """Submit a task, or only ask what would happen to it. Return the server's reply."""
+        return await self._ask("POST", "/tasks", body, dry_run=dry_run or None)
 
     async def get(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
         found: dict[str, JobRecord] = {}

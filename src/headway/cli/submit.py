@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 from cyclopts import Parameter
 
 from headway.cli import render
+from headway.cli.dry_run import preview_call, print_dry_run
 from headway.cli.help import flag, option
 from headway.cli.store_access import HERE, JsonFlag, TargetOptions, check_shared, run, watched_store
 from headway.client.job_info import result_of
@@ -20,6 +21,7 @@ from headway.client.job_values import job_values
 from headway.core.errors import BadArguments, ConfigError, NotStored, UnknownTask
 from headway.core.job import JobId, JobRecord, State
 from headway.core.suggest import did_you_mean
+from headway.stores.open import open_store
 
 if TYPE_CHECKING:
     from headway.client.app import Headway
@@ -84,6 +86,7 @@ def submit(
     *values: Annotated[str, option("Its arguments.", name="KEY=VALUE")],
     json_args: Annotated[str | None, option("Arguments as a JSON object; KEY=VALUE overrides it.", "JSON")] = None,
     call: CallFlags = NO_FLAGS,
+    dry_run: Annotated[bool, flag("Check the job and show what would happen to it. Submit nothing.")] = False,
     wait: Annotated[bool, flag("Wait for the job to end and print its result.")] = False,
     timeout_wait: Annotated[float | None, option("Wait no longer than this.", "SECONDS")] = None,
     json: JsonFlag = False,
@@ -101,9 +104,15 @@ def submit(
 
     With --wait the result is printed as well, as JSON, and the exit code is 1
     if the job does not complete.
+
+    With --dry-run nothing is submitted. The command checks everything that a
+    submit checks, and shows where the job would stand, when it would start,
+    what it would wait for, and which limits apply to it.
     """
     given = Values.read(values, json_args)
-    after = _ResultOptions(wait or timeout_wait is not None, timeout_wait, json)
+    after = _ResultOptions(wait or timeout_wait is not None, timeout_wait, json, dry_run)
+    if dry_run and after.wait:
+        raise ConfigError("--dry-run submits nothing, so there is nothing to wait for; leave out --wait")
     if (server := place.server()) is not None:
         return run(_submit_to(*server, task, given, call.options(), place, after))
     return run(_submit(task, given, call.options(), place, after))
@@ -115,6 +124,7 @@ class _ResultOptions(NamedTuple):
     wait: bool
     timeout: float | None
     json: bool
+    dry_run: bool
 
 
 async def _submit(
@@ -137,6 +147,10 @@ async def _submit(
             app.in_force.fixed = True  # A store that is yet to be made has no policy of its own.
         batch = options.pop("batch", None)
         call = task.using(**options).call_named(values.fit(properties))
+        if after.dry_run:
+            # A dry run does not make a store either.
+            store = None if file is None or file.exists() else open_store("memory://", app.settings.namespace)
+            return print_dry_run(await preview_call(app, call, batch, store), json=after.json)
         if after.wait and not call.new.persist:
             raise NotStored(f"task {name} is transient, so its jobs keep no result; leave out --wait")
         job = await _stored(app, call, batch)
@@ -175,7 +189,7 @@ async def _submit_to(
     try:
         while kept is None:
             try:
-                kept = await operator.submit(_body(name, values.fit(texts), options))
+                kept = await operator.submit(_body(name, values.fit(texts), options), dry_run=after.dry_run)
             except BadArguments as problem:
                 wrong = NOT_TEXT.search(str(problem))
                 if wrong is None or wrong[1] not in values.texts or wrong[1] in texts:
@@ -183,6 +197,8 @@ async def _submit_to(
                 texts[wrong[1]] = TEXT  # What was refused was not kept, so it can be sent again.
     finally:
         await operator.close()
+    if after.dry_run:
+        return print_dry_run(kept, json=after.json)
     job_id, deduplicated = JobId(kept["task_id"]), kept.get("deduplicated")
     if not after.json:
         _print_made(job_id, deduplicated=deduplicated)

@@ -43,6 +43,11 @@ class QueueDepth:
 
     async def admit(self, store: Store, jobs: Sequence[NewJob], policy: Policy) -> None:
         """Add jobs to the counts, all or none. Raises ``QueueFull`` if the policy does not allow them."""
+        for count, number in await self.check(store, jobs, policy):
+            count.waiting += number
+
+    async def check(self, store: Store, jobs: Sequence[NewJob], policy: Policy) -> list[tuple[_Count, int]]:
+        """Return how many jobs to add to which counts. Raises ``QueueFull`` if the policy does not allow them."""
         admitted: list[tuple[_Count, int]] = []
         if policy.max_depth:
 
@@ -59,8 +64,7 @@ class QueueDepth:
                 await count.refresh(lambda tenant=tenant: store.waiting_of(tenant))  # type: ignore[misc]
                 _check(count, number, most, tenant)
                 admitted.append((count, number))
-        for count, number in admitted:
-            count.waiting += number
+        return admitted
 
     def _of(self, tenant: str) -> _Count:
         count = self._tenants.pop(tenant, None) or _Count()

@@ -14,12 +14,15 @@ from headway.client.client import BATCH
 from headway.client.depth import QueueDepth
 from headway.client.graph import make_graph, with_sources
 from headway.client.job import Job
+from headway.client.preview import preview_graph, with_undeclared
 from headway.client.task import Call
 from headway.core.errors import BadArguments, BadEdge, ConfigError
 from headway.core.job import NewJob, SubmitReply
+from headway.core.preview import SubmitPreview
 from headway.core.workflow import BatchId, Graph, GraphReply
 from headway.observability import traces
 from headway.policy_store.rule_documents import declare_limits
+from headway.stores.base import Store
 
 if TYPE_CHECKING:
     from headway.client.app import Headway
@@ -181,6 +184,28 @@ class Submitter:
             prepared = self._app.portal.run(self._app.client.prepare_graph(graph))
             if (reply := prepared.run(connection)) is not None:
                 return reply
+
+    async def preview(
+        self, call: Call[Any], store: Store | None = None, **options: Unpack[GraphOptions]
+    ) -> tuple[NewJob, SubmitPreview]:
+        """Return the job of a call, and what its submit would do. Keeps nothing. Raises what a submit raises.
+
+        ``store``: in place of the app's own, if that does not exist yet.
+        """
+        nodes = with_sources([call], options.get("tenant"))
+        if len(nodes) > 1:
+            raise ConfigError("a preview is of one job; submit the calls that it waits for first")
+        app = self._app
+        if store is None:
+            await app.follow_policy()
+            store = await app.client.store()
+        if call.task.terms.problem:
+            await app.in_force.refresh(store, every=0)
+        jobs = [node.job() for node in nodes]
+        if self._bounds_depth:
+            await self._depth.check(store, jobs, app.policy)
+        found = await preview_graph(store, self._graph(nodes, jobs, options))
+        return jobs[0], with_undeclared(found, call.task.limits)
 
     def _graph(self, calls: Sequence[Call[Any]], jobs: Sequence[NewJob], options: GraphOptions) -> Graph:
         return make_graph(calls, jobs, options.get("batch_id"))._replace(back=self._app.policy.release == "back")

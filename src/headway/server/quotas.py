@@ -35,14 +35,17 @@ class Bucket:
         count, period_ms = parse_rate(rate)
         return cls(count, count * 1_000 / period_ms, count, now)
 
-    def take(self, number: int, now: float) -> float:
-        """Take this many tokens and return 0.0, or take none and return the seconds until they are available."""
+    def take(self, number: int, now: float, *, spend: bool = True) -> float:
+        """Take this many tokens and return 0.0, or take none and return the seconds until they are available.
+
+        Without ``spend`` only check whether they are available.
+        """
         self.level = min(self.capacity, self.level + (now - self.filled) * self.per_second)
         self.filled = now
         wanted = min(number, self.capacity)
         if self.level < wanted:
             return (wanted - self.level) / self.per_second
-        self.level -= number
+        self.level -= number if spend else 0
         return 0.0
 
 
@@ -59,8 +62,8 @@ class Quotas:
         self._held: Counter[str] = Counter()
         self._tickets: dict[str, deque[float]] = {}  # By token: when its unused tickets expire.
 
-    def submit(self, caller: Principal, number: int = 1) -> None:
-        """Count this many submits, or refuse all of them. Raises ``Problem``."""
+    def submit(self, caller: Principal, number: int = 1, *, spend: bool = True) -> None:
+        """Count this many submits, or refuse all of them. Raises ``Problem``. Without ``spend`` only check them."""
         rate = caller.rate or self._settings().token_rate
         if caller.token_id is None or rate == UNLIMITED:
             return
@@ -71,7 +74,7 @@ class Quotas:
             if len(self._buckets) > TOKENS_KEPT:
                 self._buckets.popitem(last=False)
         self._buckets.move_to_end(key)
-        if wait := bucket.take(number, now):
+        if wait := bucket.take(number, now, spend=spend):
             raise Problem(
                 "rate_exceeded",
                 f"this token may submit {rate}; try again in {wait:.1f} s",

@@ -71,14 +71,16 @@ async def make_call(
     trace: str | None,
     refers: bool,
     callback: Callback | None = None,
+    dry_run: bool = False,
 ) -> CallSet:
     """Return the call of a body, checked against the catalogue and the policy. Raises ``Problem`` or an error.
 
     ``refers``: its parameters may contain references to results. ``callback``: the batch that it is a callback of.
+    ``dry_run``: it does not count for the token's rate.
     """
     if key is not None and new.idempotency_key not in (None, key):
         raise Problem("invalid", "Idempotency-Key and idempotency_key differ; give one of them")
-    service.quotas.submit(caller)
+    service.quotas.submit(caller, spend=not dry_run)
     if key is not None and not re.match(NO_CONTROLS, key):
         raise Problem("invalid", "Idempotency-Key must not contain control characters")
     await service.app.follow_policy()

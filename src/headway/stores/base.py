@@ -18,6 +18,7 @@ from headway.core.job import ClassKey, JobId, JobRecord, NewJob, State, SubmitRe
 from headway.core.lease import Lease, Report, ReportStatus
 from headway.core.policy.document import Keep
 from headway.core.policy.ladder import Preemption, RunBudget
+from headway.core.preview import SubmitPreview
 from headway.core.snapshot import Plan, Snapshot
 from headway.core.worker import WorkerInfo, WorkerState
 from headway.core.workflow import BatchId, BatchQuery, BatchRecord, Graph, GraphReply, Step, Upstream
@@ -376,6 +377,10 @@ class Store(Protocol):
 
     async def diagnose_job(self, job_id: JobId) -> JobDiagnostics | None:
         """Read one job and the queue around it. Return None if there is no such job."""
+        ...
+
+    async def preview(self, job: NewJob) -> SubmitPreview:
+        """Return what ``submit`` would do with one job, and keep nothing. Raises ``IdempotencyConflict``."""
         ...
 
     async def record_wait_reasons(self, reasons: Mapping[ClassKey, str]) -> None:

@@ -37,7 +37,7 @@ POINTS_MAX = 3_000  # Points of a reply: 48 hours by the minute.
 routes = Routes("queue", "/api/v1", whole=True)
 
 
-@routes.get("/series", Scope.READ, SeriesReply, "What happened over time")
+@routes.get("/series", Scope.READ, SeriesReply, "What happened over time", problems=("config",))
 async def get_series(
     request: Request,
     lane: Annotated[rest.Name | None, Query(description="One lane; all of them together if left out.")] = None,

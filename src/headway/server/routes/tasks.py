@@ -15,6 +15,7 @@ from headway.core.timestamps import write_moment
 from headway.observability.job_output import OUTPUT, JobOutput, read_output
 from headway.security.audited_store import audited
 from headway.server.auth import Scope, tenant_for
+from headway.server.dry_run import dry_run as preview_task
 from headway.server.graph_request import may_refer
 from headway.server.pages import PAGE, PAGE_MAX, named_tasks, read_cursor, search_page, task_page
 from headway.server.problems import Problem
@@ -49,7 +50,11 @@ routes = Routes("tasks", "/api/v1")
     "Submit a task",
     status=201,
     also={
-        200: (rest.SubmittedTask, "The task that an earlier submit with this key made; or that another one stands for.")
+        200: (
+            rest.SubmittedTask | rest.DryRunReply,
+            "The task that an earlier submit with this key made; or that another one stands for. With `dry_run`: what "
+            "would happen to the task.",
+        )
     },
     problems=SUBMIT_PROBLEMS,
     headers={
@@ -57,23 +62,33 @@ routes = Routes("tasks", "/api/v1")
         "traceparent": "W3C trace context: the task's spans join the caller's trace.",
     },
 )
-async def submit_task(request: Request, new: rest.NewTask) -> Response:
+async def submit_task(
+    request: Request,
+    new: rest.NewTask,
+    dry_run: Annotated[bool, Query(description="Check the task, say what would happen to it, keep nothing.")] = False,
+) -> Response:
     """Submit a task. It runs as soon as the policy allows.
 
     A repeated `idempotency_key` returns the same task, with 200 and `Idempotent-Replayed: true`, or 409 if the
     parameters differ. `queue_position` is how many tasks start before it under the current policy.
     """
-    return await submit_one(request, new)
+    return await submit_one(request, new, dry_run=dry_run)
 
 
-async def submit_one(request: Request, new: rest.NewTask, callback: Callback | None = None) -> Response:
+async def submit_one(
+    request: Request, new: rest.NewTask, callback: Callback | None = None, *, dry_run: bool = False
+) -> Response:
     """Submit the task of a request, and answer with it. ``callback``: the batch that it is a callback of."""
     service = service_of(request)
     given = request.headers
     key, trace = read_header(given, "idempotency-key"), read_header(given, "traceparent")
     refers = may_refer(await request.body())
     caller = caller_of(request)
-    wanted = await make_call(service, caller, new, key=key, trace=trace, refers=refers, callback=callback)
+    wanted = await make_call(
+        service, caller, new, key=key, trace=trace, refers=refers, callback=callback, dry_run=dry_run
+    )
+    if dry_run:
+        return reply(await preview_task(service, wanted))
     (kept,) = await submit(service, wanted)
     headers = {"Location": f"{request.scope.get('root_path', '')}/api/v1/tasks/{kept.task_id}"}
     if kept.deduplicated and wanted.calls[0].new.idempotency_key is not None:

@@ -127,6 +127,36 @@ class ReasonItem(BaseModel):
     text: str = Field(examples=["all 5 slots are busy; next frees in about 2.0 s"])
 
 
+class TaskLimit(BaseModel):
+    """A limit that applies to a task."""
+
+    limit: str = Field(examples=["reports.export=7"])
+    running: int = Field(description="Tasks that count against its concurrency now.")
+    concurrency: int | None
+    rate: str | None = Field(examples=["100/min"])
+    next_start_at: datetime | None = Field(description="When its rate allows the next start.")
+
+
+class DryRunReply(BaseModel):
+    """What would happen to a task. Nothing is kept."""
+
+    valid: Literal[True]
+    task_type: str
+    priority: str
+    tenant: str | None
+    duration: str | None
+    required_capabilities: list[str]
+    max_retries: int
+    timeout_seconds: float
+    deduplicated: bool = Field(description="A submit would return the task of `task_id` in its place.")
+    task_id: str | None
+    status: Status | None = Field(description="null: the store has removed the task of `task_id`.")
+    queue_position: int | None
+    estimate: EstimateReply | None
+    reasons: list[ReasonItem] = Field(description="Why it would wait, the binding reason first.")
+    limits: list[TaskLimit]
+
+
 class Why(BaseModel):
     """All reasons why a task waits, the binding one first; none once it has begun."""
 

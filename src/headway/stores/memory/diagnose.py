@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
+from operator import itemgetter
 
 from headway.core.diagnostics import AHEAD_COUNTED, JobDiagnostics, LimitView, QueueDiagnostics, RunningJob
-from headway.core.job import ClassKey, JobId, State
+from headway.core.job import ClassKey, JobId, NewJob, State
 from headway.core.policy.document import LimitRule
+from headway.core.policy.order import order_key
 from headway.core.policy.wait_reasons import append_sample, waited_ms
+from headway.core.preview import Place, SubmitPreview, due_at_of, preview_new
 from headway.stores.base import WAIT_SAMPLE_INTERVAL_MS
 from headway.stores.memory.limits import keys_of, next_start_at
 from headway.stores.memory.query import snapshot, workers
 from headway.stores.memory.record import job_of
 from headway.stores.memory.state import MemoryState
+from headway.stores.memory.submit import check_known
 from headway.stores.memory.workflow import read_upstreams
 
 
@@ -44,6 +48,29 @@ def diagnose_job(state: MemoryState, job_id: JobId) -> JobDiagnostics | None:
     counted, counted_own = min(len(ahead), AHEAD_COUNTED), min(len(own), AHEAD_COUNTED)
     limits = tuple(_limit_view(state, key, rule) for key, rule in keys_of(state, record))
     return JobDiagnostics(job, diagnostics, queue.fair, counted, counted_own, limits)
+
+
+def preview(state: MemoryState, job: NewJob) -> SubmitPreview:
+    [reply] = check_known(state, [job])
+    if reply.deduplicated or reply.job_id in state.jobs:
+        return SubmitPreview(reply.job_id, None)
+    limits = [_limit_view(state, *pair) for pair in state.rule_index.keys(job.task, job.tenant, job.limits)]
+    return preview_new(job, diagnose(state), _new_place(state, job), limits)
+
+
+def _new_place(state: MemoryState, job: NewJob) -> Place:
+    queue, tenant = state.queues.get(job.class_key), job.tenant or ""
+    fair = queue is not None and queue.fair
+    if due_at_of(job, state.now_at) is not None:
+        return Place(fair)
+    if queue is None or not queue.fair:
+        waiting = 0 if queue is None else len(queue.front)
+        # A class that becomes fair starts its clock at the first waiting job, which keeps its place.
+        return Place(False, min(waiting, AHEAD_COUNTED)) if job.tenant is None else Place(True, min(waiting, 1))
+    key = order_key(queue.clock, queue.last(tenant), state.rule_index.step_us(job.task, tenant))
+    ahead = queue.front[: bisect_right(queue.front, key, key=itemgetter(0))]
+    own = sum(state.by_seq[seq].tenant == tenant for _, seq in ahead)
+    return Place(True, min(len(ahead), AHEAD_COUNTED), min(own, AHEAD_COUNTED))
 
 
 def _limit_view(state: MemoryState, key: str, rule: LimitRule) -> LimitView:

@@ -11,6 +11,7 @@ from headway.core.job import ClassKey, JobId, JobRecord, NewJob, State, SubmitRe
 from headway.core.lease import Lease
 from headway.core.policy.document import Keep
 from headway.core.policy.ladder import Preemption
+from headway.core.preview import SubmitPreview
 from headway.core.snapshot import Snapshot
 from headway.core.worker import WorkerState
 from headway.core.workflow import BatchId, BatchQuery, BatchRecord, Graph, GraphReply, Step, Upstream, check_graph
@@ -192,6 +193,11 @@ class MemoryStore:
     async def diagnose_job(self, job_id: JobId) -> JobDiagnostics | None:
         with self._transaction() as state:
             return diagnose.diagnose_job(state, job_id)
+
+    async def preview(self, job: NewJob) -> SubmitPreview:
+        check_jobs([job])
+        with self._transaction() as state:
+            return diagnose.preview(state, job)
 
     async def record_wait_reasons(self, reasons: Mapping[ClassKey, str]) -> None:
         with self._transaction() as state:

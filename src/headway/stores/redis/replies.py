@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headway.core.diagnostics import QueueDiagnostics, RunningJob
+from headway.core.diagnostics import LimitView, QueueDiagnostics, RunningJob
 from headway.core.job import ClassKey, JobId, JobRecord, NewJob, State, SubmitReply
-from headway.core.policy.document import HALTED
+from headway.core.policy.document import HALTED, LimitRule
 from headway.core.policy.enforced import RuleIndex
 from headway.core.policy.ladder import ElasticJob, RunningJobs, RunningSession, rung_index
 from headway.core.policy.wait_reasons import WaitInterval
@@ -35,6 +35,14 @@ def read_submitted(jobs: Sequence[NewJob], reply: Any) -> list[SubmitReply]:
         for at in range(1, len(reply), 2):
             answers[int(reply[at])] = SubmitReply(JobId(reply[at + 1].decode()), deduplicated=True)
     return answers
+
+
+def read_limit_views(keys: Sequence[tuple[str, LimitRule]], found: Sequence[Any]) -> tuple[LimitView, ...]:
+    views = []
+    for at, (key, rule) in enumerate(keys):
+        _, used, conforms = found[3 * at : 3 * at + 3]
+        views.append(LimitView(key, rule, int(used or 0), int(conforms) if conforms else None))
+    return tuple(views)
 
 
 def read_states(letters: Sequence[bytes]) -> list[State | None]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from headway.core.diagnostics import AHEAD_COUNTED, JobDiagnostics, LimitView, QueueDiagnostics
+from headway.core.diagnostics import AHEAD_COUNTED, JobDiagnostics, QueueDiagnostics
 from headway.core.errors import NotAStore, StoreTooNew, StoreUnavailable
 from headway.core.job import ClassKey, JobId, JobRecord, NewJob, State, SubmitReply
 from headway.core.lease import Lease, ReportStatus
@@ -22,6 +22,7 @@ from headway.core.policy.ladder import (
 )
 from headway.core.policy.retry import Released, judge
 from headway.core.policy.wait_reasons import GAP_MS, waited_ms
+from headway.core.preview import Place, SubmitPreview, preview_new
 from headway.core.snapshot import Plan, Snapshot
 from headway.core.worker import WorkerState
 from headway.core.workflow import (
@@ -56,6 +57,7 @@ from headway.stores.base import (
     QueueBreakdown,
     Stats,
     Subscription,
+    check_same,
     end_place,
     submit_within,
 )
@@ -529,11 +531,20 @@ class RedisStore:
             near = [replies.read_wait_interval(kind, entry) for entry in intervals]
             sources = tuple(workflow_codec.read_upstreams(upstreams))
             return JobDiagnostics(job, queue, bool(fair), upstreams=sources, waited_ms=waited_ms(job, near))
-        views = []
-        for at, (key, rule) in enumerate(rule_index.keys(job.task, job.tenant, job.limits)):
-            _, used, conforms = limits[3 * at : 3 * at + 3]
-            views.append(LimitView(key, rule, int(used or 0), int(conforms) if conforms else None))
-        return JobDiagnostics(job, queue, bool(fair), ahead, own, tuple(views))
+        views = replies.read_limit_views(rule_index.keys(job.task, job.tenant, job.limits), limits)
+        return JobDiagnostics(job, queue, bool(fair), ahead, own, views)
+
+    async def preview(self, job: NewJob) -> SubmitPreview:
+        check_jobs([job])
+        now_at, kind, *rest = await self._call("preview", AHEAD_COUNTED, *codec.pack_jobs([job]))
+        if kind == b"conflict":
+            check_same(None, job.digest, job, 0, rest[0].decode())
+        if kind == b"known":
+            return SubmitPreview(JobId(rest[0].decode()), None)
+        seen, fair, ahead, own, limits = rest
+        queue, rule_index = replies.read_diagnosis(now_at, seen, self._rule_reader)
+        views = replies.read_limit_views(rule_index.keys(job.task, job.tenant, job.limits), limits)
+        return preview_new(job, queue, Place(bool(fair), ahead, own), views)
 
     async def record_wait_reasons(self, reasons: Mapping[ClassKey, str]) -> None:
         if reasons:

@@ -15,6 +15,7 @@ from headway.core.errors import IdempotencyConflict, StoreError
 from headway.core.job import ClassKey, JobId, NewJob, SubmitReply
 from headway.core.lease import TOKEN_BYTES, Lease, Report
 from headway.core.policy.document import Keep
+from headway.core.preview import SubmitPreview
 from headway.core.snapshot import ClassView, Plan, Snapshot, Take
 from headway.core.worker import WorkerState
 from headway.stores import base
@@ -371,6 +372,17 @@ class SplitStore:
             return None
         queue = diagnosis.queue
         return diagnosis._replace(queue=queue._replace(snapshot=self._join(queue.snapshot)))
+
+    async def preview(self, job: NewJob) -> SubmitPreview:
+        if not job.persist:
+            return await self._transient.require(lambda store: store.preview(job))
+        await self._read_views()
+        preview = await self._durable.preview(job)
+        if preview.diagnosis is None:
+            return preview
+        queue = preview.diagnosis.queue
+        joined = queue._replace(snapshot=self._join(queue.snapshot))
+        return preview._replace(diagnosis=preview.diagnosis._replace(queue=joined))
 
     async def record_wait_reasons(self, reasons: Mapping[ClassKey, str]) -> None:
         await self._durable.record_wait_reasons(

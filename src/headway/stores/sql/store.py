@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from headway.core.diagnostics import JobDiagnostics, QueueDiagnostics
-from headway.core.job import ClassKey, JobId, JobRecord, State
+from headway.core.job import ClassKey, JobId, JobRecord, NewJob, State
 from headway.core.lease import Lease
 from headway.core.policy.document import Keep
 from headway.core.policy.ladder import Preemption
+from headway.core.preview import SubmitPreview
 from headway.core.snapshot import Snapshot
 from headway.core.worker import WorkerState
 from headway.core.workflow import (
@@ -37,7 +38,7 @@ from headway.stores.sql import query as reads
 from headway.stores.sql.limits import adopt_rules
 from headway.stores.sql.rows import Row
 from headway.stores.sql.transaction import Transaction
-from headway.stores.texts import check_text, check_worker, is_writable
+from headway.stores.texts import check_jobs, check_text, check_worker, is_writable
 
 T = TypeVar("T")
 
@@ -164,6 +165,10 @@ class SqlStore(ABC):
 
     async def diagnose_job(self, job_id: JobId) -> JobDiagnostics | None:
         return await self._read(lambda tx: diagnose.diagnose_job(tx, job_id))
+
+    async def preview(self, job: NewJob) -> SubmitPreview:
+        check_jobs([job])
+        return await self._read(lambda tx: diagnose.preview(tx, job))
 
     async def record_wait_reasons(self, reasons: Mapping[ClassKey, str]) -> None:
         if reasons:

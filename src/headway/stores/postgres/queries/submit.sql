@@ -1,5 +1,11 @@
 -- submit: store new jobs.
 
+-- name: known_key
+-- The job that an idempotency key stands for, while it is remembered.
+-- params  namespace_id, tenant, idempotency_key, now_at
+SELECT job_id, digest FROM {schema}.idempotency
+ WHERE namespace_id = :namespace_id AND tenant = :tenant AND idempotency_key = :idempotency_key AND until_at > :now_at;
+
 -- name: submit
 -- Keep jobs, in one step.
 -- params  namespace_id, now_at, rules, own, careful, g_class, g_tenant, g_persist, g_lane, g_rung, g_needs, ids, tasks,

@@ -21,6 +21,32 @@ local function diagnose_now(keys, args)
   return {now, diagnose()}
 end
 
+-- Count the jobs of a tenant in a queue of a class, up to a bound. stop: the end of its entries among all live ones.
+local function count_own(name, queue, from, stop, most)
+  local own, at = 0, '[' .. from
+  while own < most do
+    local some = call('ZRANGE', P .. 'live:' .. name, at, stop, 'BYLEX', 'LIMIT', 0, 200)
+    for _, entry in ipairs(some) do
+      if call('ZSCORE', queue, $share.member(sub(entry, #from + 1))) then own = own + 1 end
+    end
+    if #some < 200 then break end
+    at = '(' .. some[#some]
+  end
+  return math.min(own, most)
+end
+
+-- Return the limits of a job: key, used or '', next start or '', ...
+local function limit_views(rec)
+  local views = {}
+  for _, entry in ipairs(rule_index.keys(rec, record.sharing(rec))) do
+    local rule = entry.rule
+    push(views, entry.key)
+    push(views, rule.most and num(call('SCARD', P .. 'h:' .. entry.key)) or '')
+    push(views, rule.interval and num(limits.next_start_at(entry.key, rule)) or '')
+  end
+  return views
+end
+
 -- diagnose_job: one job, and the same.
 -- args     id, how many jobs ahead to count, how many wait intervals to return
 -- returns  now, pieces or false, diagnosis, whether tenants share its class, jobs ahead, those of its tenant, limits
@@ -43,25 +69,41 @@ local function diagnose_job(keys, args)
   local ahead, own, extras = call('ZRANK', place, member) or 0, 0, record.extras(rec)
   if fair == 1 then
     local from = text(extras.tenant or '')
-    local key, at = call('ZSCORE', place, member), '[' .. from
-    local stop = '(' .. from .. $share{order_key = key, member = member}
-    while own < most do
-      local some = call('ZRANGE', P .. 'live:' .. name, at, stop, 'BYLEX', 'LIMIT', 0, 200)
-      for _, entry in ipairs(some) do
-        if call('ZSCORE', place, $share.member(sub(entry, #from + 1))) then own = own + 1 end
-      end
-      if #some < 200 then break end
-      at = '(' .. some[#some]
+    local stop = '(' .. from .. $share{order_key = call('ZSCORE', place, member), member = member}
+    own = count_own(name, place, from, stop, most)
+  end
+  return {now, whole, seen, fair, math.min(ahead, most), own, limit_views(rec), {}, {}}
+end
+
+-- preview: what a submit of one job would do. It keeps nothing.
+-- args     how many jobs ahead to count, then as for submit
+-- returns  now, then the answer of submit in a conflict; known and the id of the job that stands for it; or
+--          new, diagnosis, whether tenants share its class then, jobs ahead, those of its tenant, limits
+local function preview(keys, args)
+  begin(keys, args)
+  local jobs, most = read_jobs(args, 3), tonumber(args[2])
+  local conflict = find_fresh(jobs)
+  if conflict then return {now, conflict[1], conflict[3]} end
+  if #jobs.fresh == 0 then return {now, 'known', jobs.stands[1] or jobs.ids[1]} end
+  local whole = $job{submitted = now15, class = 0} .. args[jobs.first + 1]
+  local extras, number = jobs.extras[1] or {}, class.known(jobs.names[1])
+  local tenant, clock, ahead, own = extras.tenant, number and ordering.clock(number), 0, 0
+  local is_due = not extras.due or math.max(extras.due, now + extras.delay) <= now
+  local fair = clock or tenant and is_due
+  if number and is_due then
+    local queue = P .. 'w:' .. num(number)
+    if clock then
+      local sharer = tenant or ''
+      local last = ordering.last(number, sharer)
+      local key = last and math.max(clock, last + rule_index.step(record.task(whole), sharer)) or clock
+      local behind = call('ZRANGE', queue, '(' .. num(key), '+inf', 'BYSCORE', 'LIMIT', 0, 1)[1]
+      ahead = behind and call('ZRANK', queue, behind) or call('ZCARD', queue)
+      own = count_own(num(number), queue, text(sharer), '(' .. text(sharer) .. ':', most)
+    else  -- a class that becomes fair starts its clock at the first waiting job, which keeps its place
+      ahead = math.min(call('ZCARD', queue), tenant and 1 or most)
     end
   end
-  local limit_views = {}
-  for _, entry in ipairs(rule_index.keys(rec, record.sharing(rec))) do
-    local rule = entry.rule
-    push(limit_views, entry.key)
-    push(limit_views, rule.most and num(call('SCARD', P .. 'h:' .. entry.key)) or '')
-    push(limit_views, rule.interval and num(limits.next_start_at(entry.key, rule)) or '')
-  end
-  return {now, whole, seen, fair, math.min(ahead, most), math.min(own, most), limit_views, {}, {}}
+  return {now, 'new', diagnose(), fair and 1 or 0, math.min(ahead, most), own, limit_views(whole)}
 end
 
 -- waiting_of: queued jobs of a tenant.
