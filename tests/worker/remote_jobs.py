@@ -8,7 +8,7 @@ import os
 import time
 from pathlib import Path
 
-from headway import Context, Headway, Limit, Retry, Snooze
+from headway import Context, Headway, Limit, Results, Retry, Snooze
 
 app = Headway(heartbeat=0.5, dead_after=3, grace=2, hard_grace=1)
 MARKS = Path("marks")
@@ -144,6 +144,35 @@ async def exclusive(run: str, seconds: float) -> None:
     while time.monotonic() < ends:
         mark(f"{run} {os.getpid()} {time.monotonic_ns()}")
         await asyncio.sleep(0.01)
+
+
+@app.task(name="sum_async")
+async def sum_async(parts: Results[int], label: str) -> str:
+    values = [part async for part in parts]
+    return f"{label} {sum(values)} {len(values)}"
+
+
+@app.task(name="sum_in_thread")
+def sum_in_thread(parts: Results[int], label: str) -> str:
+    return f"{label} {sum(parts)} {len(list(parts.failures()))}"
+
+
+@app.task(name="sum_in_process", executor="process")
+def sum_in_process(parts: Results[int], label: str) -> str:
+    return f"{label} {sum(parts)}"
+
+
+@app.task(name="list_failures", max_retries=0)
+async def list_failures(parts: Results[int]) -> list[str]:
+    return [
+        f"{failure.state} {failure.error.message if failure.error else failure.reason}"
+        async for failure in parts.afailures()
+    ]
+
+
+@app.task(name="refuse", max_retries=0)
+async def refuse(value: int) -> int:
+    raise ValueError(f"no {value}")
 
 
 printer = app.command(

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from headway import Headway, Job, JobCancelled, JobFailed
+from headway.client.links import Reference
 from headway.core.job import JobRecord as Record
 from headway.core.policy.document import BUILT_IN, Ladder, Policy, Rung
 from headway.policy_store.versions import apply_policy
@@ -176,6 +177,36 @@ def test_results_and_steps_reach_a_job_with_no_way_to_the_store(busy: Shop) -> N
         stepped = busy.submit(task, task)
         assert stepped.result(timeout=20) == [{"by": task}, None, 2]
         assert busy.marks(f"fetched {task}").count(f"fetched {task}") == 1
+
+
+def test_the_results_of_a_batch_are_read_over_the_server(busy: Shop) -> None:
+    tasks = busy.app.tasks
+    with busy.app.batch("rows") as batch:
+        batch.add(tasks["echo"].call(number) for number in range(7))
+        sums = [batch.then(tasks[name], "sum") for name in ("sum_async", "sum_in_thread", "sum_in_process")]
+    assert [job.result(timeout=PATIENCE) for job in sums] == ["sum 21 7", "sum 21 0", "sum 21"]
+    with busy.app.batch("bad rows") as bad:
+        bad.add([tasks["refuse"].call(1), tasks["echo"].call(2)])
+        after = tasks["list_failures"].call(Reference(bad.id)).after(bad, on_failure="run").enqueue()
+    assert after.result(timeout=PATIENCE) == ["dead_letter no 1"]
+
+
+def test_a_token_that_may_not_read_is_named_when_a_job_reads_results(shop: Shop) -> None:
+    created = subprocess.run(
+        [sys.executable, "-m", "headway", "token", "create", "--scope", "worker", "--json"],
+        cwd=shop.folder,
+        env=_environment(HEADWAY_STORE=shop.store),
+        capture_output=True,
+        check=True,
+    )
+    shop.start(HEADWAY_TOKEN=json.loads(created.stdout)["token"])
+    tasks = shop.app.tasks
+    with shop.app.batch("rows") as batch:
+        batch.add([tasks["echo"].call(1)])
+        done = batch.then(tasks["list_failures"])
+    record = shop.until(done, "dead_letter", "completed")
+    assert record.error is not None
+    assert "needs a worker token that also has the scope read" in record.error.message
 
 
 def test_progress_is_seen_while_a_job_runs(busy: Shop) -> None:

@@ -29,11 +29,12 @@ from headway.client.context import current
 from headway.client.graph import new_batch_id
 from headway.client.job import Job
 from headway.client.links import Link, Reference, merge_links
+from headway.client.members import MemberEnding, MemberReader, read_members
 from headway.client.portal import Portal, blocking
 from headway.client.settings import seconds
 from headway.client.task import Call, Task
 from headway.core.errors import BatchNotFound, ConfigError, JobError, ResultTimeout
-from headway.core.job import JobId, JobRecord, State
+from headway.core.job import JobId, State
 from headway.core.workflow import BatchId, BatchRecord, EdgeRule, Graph, NewBatch
 from headway.security.audit import PYTHON
 from headway.security.audited_store import audited
@@ -46,8 +47,7 @@ Q = ParamSpec("Q")
 R = TypeVar("R")
 S = TypeVar("S")
 
-PAGE = 500  # Members that are read at a time,
-RETRIED = 50  # and those that one verb queues again: PostgreSQL needs 0.2 ms for each, and its other writers wait.
+RETRIED = 50  # Members that one verb queues again: PostgreSQL needs 0.2 ms for each, and its other writers wait.
 CHECK_EVERY = 1.0  # Seconds between looks at a batch while no job changes,
 CHECK_PAUSE = 0.05  # and at least this long between two looks while many do.
 RETRY_MODES = ("failed", "failed_and_after", "all")
@@ -85,17 +85,18 @@ class Failure(NamedTuple):
 
 
 class Results(Generic[R]):
-    """The results of a batch's completed members, in the order of adding. Reads them from the store in pages.
+    """The results of a batch's completed members, in the order of adding. Reads them in pages.
 
     Iterate with ``for`` in plain functions and with ``async for`` in async ones. A task that runs after a batch
     receives this as its first argument.
     """
 
-    __slots__ = ("_app", "_kind", "batch_id")
+    __slots__ = ("_app", "_kind", "_read", "batch_id")
 
-    def __init__(self, app: Headway, batch_id: str, kind: Any = Any) -> None:
+    def __init__(self, app: Headway, batch_id: str, kind: Any = Any, read: MemberReader | None = None) -> None:
         self._app = app
         self._kind = kind
+        self._read = read  # How a worker without a store reads.
         self.batch_id = BatchId(batch_id)
 
     async def __aiter__(self) -> AsyncIterator[R]:
@@ -114,13 +115,15 @@ class Results(Generic[R]):
         """Blocking twin of ``afailures``."""
         return self._app.portal.iterate(self.afailures())
 
-    async def _members(self, states: tuple[State, ...]) -> AsyncIterator[JobRecord]:
-        store = await self._app.client.store()
-        beyond = 0
-        while page := await store.members(self.batch_id, beyond=beyond, states=states, limit=PAGE):
-            for job in page:
-                yield job
-            beyond = page[-1].seq
+    async def _members(self, states: tuple[State, ...]) -> AsyncIterator[MemberEnding]:
+        read = self._read or partial(read_members, await self._app.client.store())
+        cursor = None
+        while True:
+            members, cursor = await read(self.batch_id, states, cursor)
+            for member in members:
+                yield member
+            if cursor is None:
+                return
 
     @staticmethod
     def from_argument(annotation: Any, value: Any) -> Results[Any]:
@@ -128,7 +131,8 @@ class Results(Generic[R]):
         context = current.get()
         if context is None or not isinstance(value, dict) or not isinstance(value.get("batch_id"), str):
             raise ValueError("the results of a batch can only be passed by batch.then")
-        return Results(context.app, value["batch_id"], next(iter(get_args(annotation)), Any))
+        kind = next(iter(get_args(annotation)), Any)
+        return Results(context.app, value["batch_id"], kind, context.runtime.read_members)
 
     def __repr__(self) -> str:
         return f"Results({self.batch_id!r})"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headway.client.codec import decode_result, encode_result, result_type
+from headway.client.members import MemberReader
 from headway.core.errors import LeaseLost, PayloadTooLarge, StepError
 from headway.core.lease import Lease
 from headway.core.workflow import STEP_BYTES_MAX, Step, check_step
@@ -22,6 +23,11 @@ class JobRuntime(Protocol):
     """What the context of a running job needs of its worker."""
 
     app: Headway
+
+    @property
+    def read_members(self) -> MemberReader | None:
+        """How to read the results of a batch, if not from the app's store."""
+        ...
 
     async def steps(self, lease: Lease) -> dict[str, bytes]:
         """Read the steps that the job has kept."""

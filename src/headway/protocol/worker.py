@@ -222,6 +222,32 @@ class OutputReply(msgspec.Struct):
     acknowledged: bool
 
 
+class WireMemberError(msgspec.Struct):
+    """The last error of a member of a batch."""
+
+    type: str
+    message: str
+    traceback: str | None = None
+    retriable: bool = True
+
+
+class WireMember(msgspec.Struct):
+    """How a member of a batch ended, as ``GET /api/v1/batches/{id}/results`` lists it."""
+
+    task_id: str
+    status: str
+    result: msgspec.Raw = msgspec.Raw()
+    error: WireMemberError | None = None
+    reason: str | None = None
+
+
+class WireMemberPage(msgspec.Struct):
+    """A page of the results of a batch."""
+
+    items: list[WireMember]
+    next_cursor: str | None
+
+
 class StepsRequest(Request, omit_defaults=True, kw_only=True):
     """A running task asks for the steps that it has kept."""
 

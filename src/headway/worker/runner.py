@@ -16,14 +16,17 @@ from typing import Any
 from headway.client.app import Headway, Middleware
 from headway.client.context import NOTHING, Context
 from headway.client.inputs import fill_inputs, has_inputs
+from headway.client.members import MemberPage
 from headway.client.task import Task, cron_key
 from headway.core.errors import JobError, StoreUnavailable
+from headway.core.job import State
 from headway.core.lease import Lease
 from headway.core.log_event import LogEvent
 from headway.core.policy.document import INTERACTIVE, Policy, reserved_slots
 from headway.core.policy.ladder import RunBudget, rung_index
 from headway.core.policy.retry import Ending, Raised, Released, Returned, Stopped, TimedOut, Unknown
 from headway.core.worker import WorkerInfo
+from headway.core.workflow import BatchId
 from headway.dispatch.job_source import FinishedRun
 from headway.maintenance.loop import every
 from headway.observability import traces
@@ -631,6 +634,17 @@ class WorkerRuntime:
         self.steps = backend.steps
         self.record_step = backend.record_step
         self.loop: asyncio.AbstractEventLoop | None = None  # The runner's, once it runs.
+        self._read_members = backend.read_members
+        self.read_members = None if backend.read_members is None else self._read_on_loop
+
+    async def _read_on_loop(self, batch_id: BatchId, states: Sequence[State], cursor: str | None) -> MemberPage:
+        """Read on the runner's loop, whose connections to the server belong to it."""
+        if self._read_members is None or self.loop is None:
+            raise RuntimeError("no job runs before its runner")
+        reading = self._read_members(batch_id, states, cursor)
+        if asyncio.get_running_loop() is self.loop:
+            return await reading
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(reading, self.loop))
 
     def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine on the runner's loop for a task in a thread."""

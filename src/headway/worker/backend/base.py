@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from headway.client.members import MemberReader
 from headway.core.job import JobId
 from headway.core.lease import Lease
 from headway.core.policy.document import LimitRule, Policy
@@ -92,6 +93,11 @@ class Backend(Protocol):
     in_force: CurrentPolicy
     outage: Outage
     store: Store | None  # The store, if this worker runs chores on it.
+
+    @property
+    def read_members(self) -> MemberReader | None:
+        """How jobs read the results of a batch, if not from the app's store."""
+        ...
 
     async def open(self) -> None: ...
 

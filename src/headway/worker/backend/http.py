@@ -12,11 +12,14 @@ import uuid
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import msgspec
 
+from headway.client.members import PAGE, MemberEnding, MemberPage
 from headway.core.errors import (
     HeadwayError,
+    JobError,
     LeaseLost,
     ServerRefused,
     ServerUnavailable,
@@ -24,14 +27,14 @@ from headway.core.errors import (
     StoreError,
     WorkerUnknown,
 )
-from headway.core.job import JobId
+from headway.core.job import JobId, State
 from headway.core.lease import Lease
 from headway.core.log_event import LogEvent
 from headway.core.policy.document import Policy, reserved_slots
 from headway.core.policy.ladder import RunBudget
 from headway.core.policy.retry import Released
 from headway.core.worker import TASK, WorkerInfo, WorkerState
-from headway.core.workflow import Step, Upstream
+from headway.core.workflow import BatchId, Step, Upstream
 from headway.dispatch.job_source import ClaimResult, FinishedRun
 from headway.observability.job_output import Chunk
 from headway.observability.outage import Outage
@@ -138,6 +141,20 @@ class HttpBackend:
     async def trace_ids(self, upstreams: Sequence[Upstream]) -> dict[str, str]:
         return {}
 
+    async def read_members(self, batch_id: BatchId, states: Sequence[State], cursor: str | None) -> MemberPage:
+        """Read how members of a batch ended. The token needs the scope read."""
+        asked: dict[str, Any] = {"status": [state.value for state in states], "limit": PAGE}
+        words = urlencode(asked | ({} if cursor is None else {"cursor": cursor}), doseq=True)
+        path = f"/api/v1/batches/{quote(batch_id, safe='')}/results?{words}"
+        try:
+            page = await self._caller.ask(path, None, messages.WireMemberPage, method="GET")
+        except ServerRefused as refusal:
+            if refusal.code != "forbidden":
+                raise
+            hint = "a task that reads the results of a batch needs a worker token that also has the scope read"
+            raise ServerRefused(f"{refusal}; {hint}", code=refusal.code, **refusal.facts) from refusal
+        return MemberPage([_ending(one, self._mark) for one in page.items], page.next_cursor)
+
     async def steps(self, lease: Lease) -> dict[str, bytes]:
         wanted = messages.StepsRequest(task_id=lease.job_id, fence=lease.token.hex())
         with _step_errors(lease.job_id):
@@ -209,6 +226,14 @@ class HttpBackend:
 
     async def _ask(self, worker_id: str, verb: str, request: Any) -> None:
         await self._caller.ask(f"/internal/workers/{worker_id}/{verb}", request, dict)
+
+
+def _ending(one: messages.WireMember, mark: bytes) -> MemberEnding:
+    """Return the ending of a member as a store keeps it."""
+    value, error = bytes(one.result), one.error
+    result = None if value in (b"", b"null") else mark + value
+    found = None if error is None else JobError(error.type, error.message, error.traceback or "", error.retriable)
+    return MemberEnding(JobId(one.task_id), State(one.status), result, found, one.reason)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from headway.client.members import MemberReader
 from headway.core.errors import StoreError
 from headway.core.job import JobId
 from headway.core.lease import Lease
@@ -53,6 +54,7 @@ class StoreBackend:
         recorder: MetricsRecorder | None = None,
     ) -> None:
         self.store: Store | None = store
+        self.read_members: MemberReader | None = None
         self.in_force = in_force
         self.outage = Outage(log)
         self._store = store

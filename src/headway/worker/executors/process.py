@@ -19,7 +19,7 @@ from headway.client.codec import decode_result
 from headway.core.errors import HeadwayError, JobError, StepError
 from headway.core.log_event import LogEvent
 from headway.core.policy.retry import Crashed, Raised, Snoozed
-from headway.core.workflow import Step
+from headway.core.workflow import BatchId, Step
 from headway.runtime.bounded_wait import end_tasks
 from headway.runtime.os_support import SUPERVISOR
 from headway.worker.active_job import ActiveJob
@@ -225,6 +225,8 @@ class _Child:
                 running.context.partial(Encoded(message.result, message.result_error))
             elif isinstance(message, (wire.ReadSteps, wire.KeepStep)):
                 self.send(await _answer_step(message, running))
+            elif isinstance(message, wire.ReadMembers):
+                self.send(await _answer_members(message, running))
             elif isinstance(message, wire.JobEnd):
                 return message
 
@@ -286,6 +288,17 @@ async def _answer_step(message: wire.ReadSteps | wire.KeepStep, running: ActiveJ
         return wire.StepsReply(held=await runtime.record_step(step))
     except HeadwayError as problem:
         return wire.StepsReply(error=str(problem), refused=isinstance(problem, StepError))
+
+
+async def _answer_members(message: wire.ReadMembers, running: ActiveJob) -> wire.MembersReply:
+    """Read results of a batch for a job in its process, unless the process can read them from the store."""
+    read = running.context.runtime.read_members
+    if read is None:
+        return wire.MembersReply()
+    try:
+        return wire.MembersReply(await read(BatchId(message.batch_id), message.states, message.cursor))
+    except HeadwayError as problem:
+        return wire.MembersReply(error=str(problem))
 
 
 def _outcome(ended: wire.JobEnd) -> Any:

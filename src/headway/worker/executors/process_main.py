@@ -10,24 +10,34 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from headway.client.app import Headway
 from headway.client.context import Context, current, job_facts
 from headway.client.invoke import invoke_async, invoke_plain
 from headway.client.loading import load_app
+from headway.client.members import MemberPage, read_members
 from headway.core.errors import StepError, StoreUnavailable, UnknownTask
+from headway.core.job import State
 from headway.core.lease import Lease
 from headway.core.policy.retry import Raised, Returned, Snoozed
-from headway.core.workflow import Step
+from headway.core.workflow import BatchId, Step
 from headway.observability.logs import configure_logs, flush_logs
 from headway.runtime.immediate import run_now
 from headway.runtime.os_support import adopt_orphans, die_with_parent, hide_from_programs, resident_memory
 from headway.runtime.supervisor import children
 from headway.worker.executors import wire
 from headway.worker.outcomes import raised, returned
+
+R = TypeVar("R")
+
+
+class AskRunner(Protocol):
+    """Sends a question to the runner and returns its answer, of this kind."""
+
+    def __call__(self, message: wire.Message, kind: type[R]) -> R: ...
 
 
 class _Interrupted(BaseException):
@@ -177,28 +187,38 @@ class _Context(Context):
             if self._budget is not None:
                 self._budget.shrink(self._started + limit / 1_000)
 
-    def _ask(self, message: wire.ReadSteps | wire.KeepStep) -> wire.StepsReply:
-        """Send a question about steps to the runner and wait for the answer."""
+    def _ask(self, message: wire.Message, kind: type[R]) -> R:
+        """Send a question to the runner and wait for the answer."""
         self._channel.send(message)
-        while not isinstance(answer := self._channel.receive(), wire.StepsReply):
+        while not isinstance(answer := self._channel.receive(), kind):
             self._apply_budget(answer)
-        if answer.error is not None:
-            raise StepError(answer.error) if answer.refused else StoreUnavailable(answer.error)
         return answer
 
 
 class _ProcessRuntime:
-    """Reads and keeps steps by messages to the runner, which blocks this process meanwhile."""
+    """Asks by messages to the runner, which blocks this process meanwhile."""
 
-    def __init__(self, app: Headway, ask: Callable[[wire.ReadSteps | wire.KeepStep], wire.StepsReply]) -> None:
+    def __init__(self, app: Headway, ask: AskRunner) -> None:
         self.app = app
         self._ask = ask
 
+    async def read_members(self, batch_id: BatchId, states: Sequence[State], cursor: str | None) -> MemberPage:
+        answer = self._ask(wire.ReadMembers(batch_id, list(states), cursor), wire.MembersReply)
+        if answer.error is not None:
+            raise StoreUnavailable(answer.error)
+        return answer.page or await read_members(await self.app.client.store(), batch_id, states, cursor)
+
     async def steps(self, lease: Lease) -> dict[str, bytes]:
-        return self._ask(wire.ReadSteps()).steps
+        return self._ask_steps(wire.ReadSteps()).steps
 
     async def record_step(self, step: Step) -> bool:
-        return self._ask(wire.KeepStep(step.key, step.value)).held
+        return self._ask_steps(wire.KeepStep(step.key, step.value)).held
+
+    def _ask_steps(self, message: wire.ReadSteps | wire.KeepStep) -> wire.StepsReply:
+        answer = self._ask(message, wire.StepsReply)
+        if answer.error is not None:
+            raise StepError(answer.error) if answer.refused else StoreUnavailable(answer.error)
+        return answer
 
     def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return run_now(coroutine)

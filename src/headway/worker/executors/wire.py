@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from headway.core.job import JobId, RetryRule
+from headway.client.members import MemberPage
+from headway.core.job import JobId, RetryRule, State
 from headway.core.lease import Lease
 
 HEADER = struct.Struct("!I")
@@ -96,6 +97,21 @@ class StepsReply(msgspec.Struct, tag="steps"):
     refused: bool = False  # The step exceeds a limit.
 
 
+class ReadMembers(msgspec.Struct, tag="read_members"):
+    """The running job asks for results of a batch."""
+
+    batch_id: str
+    states: list[State]
+    cursor: str | None
+
+
+class MembersReply(msgspec.Struct, tag="members"):
+    """The answer to ``ReadMembers``. Without a ``page`` and an ``error`` the process reads from its own store."""
+
+    page: MemberPage | None = None
+    error: str | None = None
+
+
 class JobEnd(msgspec.Struct, tag="ended", kw_only=True):
     """The job has ended: it returned, raised, asked for a later run, or was cancelled."""
 
@@ -120,7 +136,7 @@ class LoadFailed(msgspec.Struct, tag="broken"):
 
 Message = (
     LoadApp | AppLoaded | RunJob | JobProgress | PartialResult | BudgetChange | ReadSteps | KeepStep | StepsReply
-    | JobEnd | LoadFailed
+    | ReadMembers | MembersReply | JobEnd | LoadFailed
 )  # fmt: skip
 
 _encoder = msgspec.json.Encoder()
