@@ -374,3 +374,16 @@ def test_a_fixed_daily_cron_ticks_exactly_once_on_each_local_date(tz: str, hour:
     first = datetime(year, 1, 1).date()
     assert dates == [first + timedelta(days=number) for number in range(len(dates))]  # T4
     assert dates[-1] == datetime(year, 12, 31).date()
+
+
+def test_an_interval_ticks_at_each_multiple_of_its_seconds() -> None:
+    cron = parse_cron("@every 90s", "Europe/Paris")
+    assert ticks_between(cron, 0, 300_000, limit=10) == [90_000, 180_000, 270_000]
+    assert next_tick(cron, 90_000) == 180_000
+    assert next_tick(cron, 90_001) == 180_000
+
+
+@pytest.mark.parametrize("expression", ["@every", "@every 0s", "@every 1.5s", "@every -3s", "@every 99999999999999s"])
+def test_an_interval_is_a_whole_number_of_seconds(expression: str) -> None:
+    with pytest.raises(ValueError, match="@every must have 1s to 31622400s"):
+        parse_cron(expression)

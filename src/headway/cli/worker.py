@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -56,6 +57,14 @@ ServerToken = Annotated[
 ]
 
 
+CeleryProject = Annotated[
+    str | None,
+    option("Run the adopted tasks of a Celery project, in place of APP: as `celery -A` takes it.", "PROJ"),
+]
+CeleryQueues = Annotated[
+    str | None,
+    option("With --celery, the queues whose tasks it runs: emails,reports (all).", "NAMES", name=["--queues", "-Q"]),
+]
 Reload = Annotated[bool, flag("Drain and start again whenever source files change; for development.")]
 
 
@@ -122,8 +131,13 @@ def worker(
     token: ServerToken = None,
     log_level: LogLevel = "info",
     reload: Reload = False,
+    celery: CeleryProject = None,
+    queues: CeleryQueues = None,
 ) -> int:
     """Run an app's jobs until it is stopped.
+
+    With --celery it runs the tasks of a Celery project that the project adopts
+    with headway.integrations.celery.adopt.
 
     With --server the jobs come from a server over HTTP, and this machine need
     not reach the store. Jobs that submit jobs still use the app's own store. If
@@ -137,6 +151,10 @@ def worker(
     With --reload, for development, it drains and starts again whenever a Python
     or TOML file below the current folder changes.
     """
+    if celery is not None:
+        app, flags = _celery_app(celery), _with_queues(flags, queues)
+    elif queues is not None:
+        raise ConfigError("--queues names queues of a Celery project; write `headway worker --celery proj -Q emails`")
     if app is None:
         raise ConfigError("no app: write `headway worker module:attribute`, or set HEADWAY_APP")
     from headway.observability.logs import configure_logs
@@ -167,6 +185,21 @@ def worker(
         on_remote=log_up,
     )
     return run_on_fast_loop(parent.run())
+
+
+def _celery_app(project: str) -> str:
+    if find_spec("celery") is None:
+        raise ConfigError("Celery is not installed; run: pip install 'headway-queue[celery]'")
+    from headway.integrations.celery.adoption.project import app_path
+
+    return app_path(project)
+
+
+def _with_queues(flags: WorkerFlags, queues: str | None) -> WorkerFlags:
+    """Return flags with a capability for each queue."""
+    names = [name.strip() for name in (queues or "").split(",") if name.strip()]
+    given = [flags.capabilities] if flags.capabilities else []
+    return replace(flags, capabilities=",".join([*given, *(f"queue:{name}" for name in names)]) or None)
 
 
 def log_up(up: RunnerReady, _: Store | None = None) -> None:

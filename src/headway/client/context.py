@@ -128,6 +128,16 @@ class Context:
         return self._lease.attempts
 
     @property
+    def crashes(self) -> int:
+        """How many earlier attempts ended because their process died."""
+        return self._lease.crashes
+
+    @property
+    def submitted_at(self) -> int:
+        """When the job was submitted. 0 in the process executor."""
+        return self._lease.submitted_at
+
+    @property
     def epoch(self) -> int:
         """A number that grows with every claim of the job. External systems can refuse a smaller one."""
         return self._lease.epoch
@@ -168,8 +178,12 @@ class Context:
 
     def progress(self, fraction: float, note: str | None = None) -> None:
         """Report the progress of the job, from 0 to 1. Never blocks. The store keeps only the latest report."""
+        self.keep_note(fraction, None if note is None else str(note)[:500])
+
+    def keep_note(self, fraction: float, note: str | None) -> None:
+        """Report progress with a note of any length, for Headway's own code."""
         if self._report is not None:
-            self._report(self._lease, min(1.0, max(0.0, float(fraction))), None if note is None else str(note)[:500])
+            self._report(self._lease, min(1.0, max(0.0, float(fraction))), note)
 
     def output(self, stream: str, text: str) -> None:
         """Add a program's output to the job's events. Never blocks.

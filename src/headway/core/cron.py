@@ -1,6 +1,7 @@
 """Cron expressions, and the moments at which they tick in a time zone.
 
-An expression has five fields (minute, hour, day, month, weekday), or six with seconds first. When a zone moves its
+An expression has five fields (minute, hour, day, month, weekday), or six with seconds first. `@every 90s` ticks at each
+multiple of a number of seconds since 1970, in no time zone. When a zone moves its
 clocks, local time skips or repeats itself. These rules define what happens then, and the tests name them:
 
 1. An hour field that begins with `*` makes a cron *flowing*; any other hour field makes it *fixed*.
@@ -42,9 +43,12 @@ class Cron:
     tz: str = "UTC"
     pattern: Pattern = field(init=False, repr=False, compare=False)
     zone: ZoneInfo = field(init=False, repr=False, compare=False)
+    every: int | None = field(init=False, repr=False, compare=False)  # Seconds between ticks; None for fields.
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "pattern", _read_expression(self.expression))
+        every = _read_interval(self.expression)
+        object.__setattr__(self, "every", every)
+        object.__setattr__(self, "pattern", _read_expression(self.expression if every is None else "* * * * * *"))
         object.__setattr__(self, "zone", _read_zone(self.tz))
 
 
@@ -79,6 +83,8 @@ def next_tick(cron: Cron, after_at: int) -> int | None:
     after = max(after_at // 1000, _FIRST_SECOND)
     if after > _LAST_SECOND:
         return None
+    if cron.every is not None:
+        return (after // cron.every + 1) * cron.every * 1000
     tick = _next_flowing(cron, after) if cron.pattern.flowing else _next_fixed(cron, after)
     return None if tick is None else tick * 1000
 
@@ -114,6 +120,7 @@ def _earliest_ticks(cron: Cron, after_at: int, until_at: int, count: int) -> lis
 # Below, a moment is in seconds since 1970 UTC. `local` is the reading of a local clock in seconds, as if it were UTC.
 
 _DAY = 86_400
+_INTERVAL_MAX = 366 * _DAY  # Seconds of the longest interval.
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 _YEARS_SEARCHED = 41  # The rarest date, a Sunday 29 February, recurs within 40 years.
@@ -369,6 +376,17 @@ def _rising(spec: _Field, low_text: str, high_text: str, step: int) -> str:
     head = low_text if low == spec.last else f"{low_text}-{last_text}"
     tail = high_text if high == spec.first else f"{first_text}-{high_text}"
     return tail if low > spec.last else f"{head},{tail}"
+
+
+def _read_interval(expression: str) -> int | None:
+    """Return the seconds of `@every 90s`, or None for another expression."""
+    word, _, length = expression.strip().partition(" ")
+    if word != "@every":
+        return None
+    number = length.strip().removesuffix("s")
+    if not (number.isascii() and number.isdigit() and 0 < int(number[:12]) <= _INTERVAL_MAX and len(number) <= 12):
+        raise ValueError(f"@every must have 1s to {_INTERVAL_MAX}s, got {length.strip()!r}")
+    return int(number)
 
 
 def _read_zone(tz: str) -> ZoneInfo:

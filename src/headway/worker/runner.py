@@ -533,7 +533,13 @@ class Runner:
             partial = ending.result  # The task returned after it was asked to stop.
         elif job.context.kept is not NOTHING:
             partial = self._returned(job, job.context.kept).result
-        return TimedOut(JobError(type="TimeoutError", message=f"time limit ({seconds:g} s)"), partial)
+        retry = job.task.options.retry
+        error = JobError(
+            "TimeoutError",
+            f"time limit ({seconds:g} s)",
+            retriable=retry is None or not issubclass(TimeoutError, retry.give_up_on),
+        )
+        return TimedOut(error, partial)
 
     # ------------------------------------------------------------------ lifespan, warnings, signals and logs
 

@@ -322,3 +322,9 @@ def test_a_job_that_cannot_be_read_is_a_dead_letter_whatever_ends_its_lease(endi
     else:
         assert (report.state, report.reason) == (State.DEAD_LETTER, "unreadable")
         assert report.error == JobError("UnreadableJob", "its record was cut", retriable=False)
+
+
+def test_a_timeout_that_must_not_be_retried_ends_the_job() -> None:
+    error = JobError("TimeoutError", "time limit (1 s)", retriable=False)
+    report = judge(TimedOut(error), a_lease(max_retries=5), BUILT_IN)
+    assert (report.state, report.reason, report.error) == (State.FAILED, "time_limit", error)

@@ -64,7 +64,10 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """The attempt ran past its timeout and was stopped. ``partial``: the encoded partial result."""
+    """The attempt ran past its timeout and was stopped. ``error.retriable`` false ends the job.
+
+    ``partial``: the encoded partial result.
+    """
 
     error: JobError
     partial: bytes | None = None
@@ -123,6 +126,8 @@ def judge(ending: Ending, lease: Lease, policy: Policy, *, chance: float = 0.0) 
             )
         case TimedOut(error, partial) if lease.budget_ms is not None and lease.budget_ms <= lease.timeout_ms:
             return _stopped(lease, policy, error, partial)
+        case TimedOut(error, partial) if not error.retriable:
+            return _report(lease, State.FAILED, partial, error=error, reason="time_limit")
         case TimedOut(error, partial):
             return _again(lease, policy, error=error, reason="timeout", grow=True, chance=chance, partial=partial)
         case Crashed(cause):

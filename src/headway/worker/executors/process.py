@@ -220,7 +220,7 @@ class _Child:
         while True:
             message = await self._receive()
             if isinstance(message, wire.JobProgress):
-                running.context.progress(message.fraction, message.note)
+                running.context.keep_note(message.fraction, message.note)
             elif isinstance(message, wire.PartialResult):
                 running.context.partial(Encoded(message.result, message.result_error))
             elif isinstance(message, (wire.ReadSteps, wire.KeepStep)):

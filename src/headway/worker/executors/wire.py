@@ -42,18 +42,19 @@ class RunJob(msgspec.Struct, tag="run"):
     limit_ms: int
     largest: int
     batch_id: str | None = None
+    crashes: int = 0
 
     @classmethod
     def of(cls, lease: Lease, largest: int) -> RunJob:
         return cls(
             lease.job_id, lease.task, lease.payload, lease.lane, lease.tenant, lease.trace_id, lease.epoch,
-            lease.attempts, lease.limit_ms, largest, lease.batch_id,
+            lease.attempts, lease.limit_ms, largest, lease.batch_id, lease.crashes,
         )  # fmt: skip
 
     def lease(self) -> Lease:
         return Lease(
             JobId(self.job_id), 0, b"", self.task, self.payload, self.lane, self.tenant, self.trace_id, self.epoch,
-            self.attempts, 0, 0, self.limit_ms, self.limit_ms, RetryRule(), 0, batch_id=self.batch_id,
+            self.attempts, self.crashes, 0, self.limit_ms, self.limit_ms, RetryRule(), 0, batch_id=self.batch_id,
         )  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from celery import signals  # type: ignore[import-untyped]
 from celery.app.defaults import NAMESPACES, flatten  # type: ignore[import-untyped]
@@ -13,6 +15,7 @@ from headway.integrations.celery.adoption.features import (
     FeatureKind,
     FeatureStatus,
     find_feature,
+    markdown_table,
     with_status,
 )
 
@@ -101,3 +104,8 @@ def test_what_is_refused_is_little_and_known() -> None:
     assert {feature.name for feature in with_status(FeatureStatus.REFUSED)} == {
         "replace", "add_to_chord", "replaced_task_nesting", "args", "kwargs", "solar",
     }  # fmt: skip
+
+
+def test_the_guide_has_the_table() -> None:
+    guide = (Path(__file__).parents[4] / "docs" / "how-to" / "coming-from-celery.md").read_text()
+    assert markdown_table() in guide

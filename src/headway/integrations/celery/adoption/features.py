@@ -384,3 +384,13 @@ def with_status(status: FeatureStatus, kinds: Iterable[FeatureKind] = tuple(Feat
     """Return the features of these kinds that have a status, in the order of the table."""
     wanted = frozenset(kinds)
     return [feature for feature in FEATURES if feature.status is status and feature.kind in wanted]
+
+
+def markdown_table() -> str:
+    """Return the table for the guide. Names with the same kind, status and note share a row."""
+    rows: dict[tuple[FeatureKind, FeatureStatus, str], list[str]] = {}
+    for feature in FEATURES:
+        rows.setdefault((feature.kind, feature.status, feature.note), []).append(f"`{feature.name}`")
+    lines = ["| where | names | status | how, or why |", "|---|---|---|---|"]
+    lines += [f"| {kind} | {', '.join(names)} | {status} | {note} |" for (kind, status, note), names in rows.items()]
+    return "\n".join(lines)

@@ -1,0 +1,30 @@
+"""The attempt of a job that this thread runs, for the code of Celery that the task calls."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from headway.client.context import Context
+from headway.integrations.celery.adoption.message import TaskMessage
+
+
+@dataclass(slots=True)
+class RunningAttempt:
+    """What a running task has asked for so far."""
+
+    context: Context
+    task: str
+    message: TaskMessage
+    retry_after: float | None = None  # Seconds until the next attempt that the task asked for.
+    state: tuple[str, Any] | None = None  # The last state and its meta that the task set.
+    result: Any = None  # The plain result.
+    children: list[Any] | None = None  # The results of the tasks that it sent, as tuples.
+
+    @property
+    def job_id(self) -> str:
+        return self.context.job_id
+
+
+running: ContextVar[RunningAttempt | None] = ContextVar("headway_celery_attempt", default=None)

@@ -1,0 +1,96 @@
+"""Celery's periodic tasks as crons of Headway: each tick is sent once, by any number of workers, without beat."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+from celery.beat import ScheduleEntry  # type: ignore[import-untyped]
+from celery.schedules import crontab, maybe_schedule, schedule, solar  # type: ignore[import-untyped]
+
+from headway.client.context import Context
+from headway.core.errors import ConfigError
+from headway.integrations.celery.adoption.features import FeatureKind, find_feature
+
+if TYPE_CHECKING:
+    from headway.integrations.celery.adoption.adoption import Adoption
+
+PREFIX = "celery.beat."  # Before the name of an entry: the name of the task that sends it.
+
+
+def declare_crons(adoption: Adoption) -> None:
+    """Declare a cron for each entry of the schedule whose task is adopted. Raises ``ConfigError``."""
+    for name, fields in (adoption.app.conf.beat_schedule or {}).items():
+        entry: Any = ScheduleEntry(**dict[str, Any](fields, name=name, app=adoption.app))
+        if adoption.adopts(entry.task):
+            expression, tz = cron_of(adoption, name, entry.schedule)
+            declare = adoption.headway.cron(
+                expression, tz=tz, overlap="allow", name=f"{PREFIX}{name}", context=True, executor="thread"
+            )
+            declare(_send(adoption, entry, tz))
+
+
+def cron_of(adoption: Adoption, name: str, when: Any) -> tuple[str, str]:
+    """Return the cron expression of a schedule and its time zone. Raises ``ConfigError`` for a solar event."""
+    when = maybe_schedule(when, app=adoption.app)
+    tz = str(adoption.app.conf.timezone or "UTC")
+    if isinstance(when, crontab):
+        return _expression(when), tz
+    if type(when) is schedule:
+        return f"@every {_whole_seconds(when.run_every)}s", "UTC"
+    if isinstance(when, solar):
+        feature = find_feature(FeatureKind.SCHEDULE, "solar")
+        raise ConfigError(f"the beat entry {name!r} is refused: {'' if feature is None else feature.note}")
+    raise ConfigError(
+        f"the beat entry {name!r} has a schedule of class {type(when).__name__}, which is neither a crontab nor an "
+        "interval; keep its task on Celery, or use crontab"
+    )
+
+
+def _whole_seconds(length: timedelta) -> int:
+    return max(1, round(length.total_seconds()))
+
+
+def _expression(when: crontab) -> str:
+    """Return a crontab in five fields. If both days are restricted, the task checks the weekday itself."""
+    weekdays = set(range(7)) if _checks_weekday(when) else when.day_of_week
+    fields = (
+        (when.minute, range(60)),
+        (when.hour, range(24)),
+        (when.day_of_month, range(1, 32)),
+        (when.month_of_year, range(1, 13)),
+        (weekdays, range(7)),
+    )
+    return " ".join(
+        "*" if set(chosen) >= set(allowed) else ",".join(map(str, sorted(chosen))) for chosen, allowed in fields
+    )
+
+
+def _checks_weekday(when: crontab) -> bool:
+    """Return whether date and weekday are both restricted. Celery wants both to match, and cron either."""
+    return len(when.day_of_month) < 31 and len(when.day_of_week) < 7
+
+
+def _send(adoption: Adoption, entry: Any, tz: str) -> Callable[[Context], str | None]:
+    when = entry.schedule
+    weekdays = when.day_of_week if isinstance(when, crontab) and _checks_weekday(when) else None
+
+    def send(context: Context) -> str | None:
+        """Send a periodic task of Celery."""
+        if weekdays is not None:
+            day = datetime.fromtimestamp(context.submitted_at / 1_000, ZoneInfo(tz))
+            if day.isoweekday() % 7 not in weekdays:
+                return None
+        # The id depends on the job alone, so that a job that runs again after a crash sends nothing twice.
+        options = {"task_id": str(uuid.uuid5(uuid.NAMESPACE_OID, context.job_id)), **entry.options}
+        task = adoption.app.tasks.get(entry.task)
+        if task is not None:
+            sent = task.apply_async(entry.args, entry.kwargs, **options)
+        else:
+            sent = adoption.app.send_task(entry.task, entry.args, entry.kwargs, **options)
+        return str(sent.id)
+
+    return send

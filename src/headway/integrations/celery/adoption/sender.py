@@ -1,0 +1,291 @@
+"""Sends the messages of adopted tasks to Headway, in the one function through which Celery sends every message."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from celery import signals  # type: ignore[import-untyped]
+from celery.utils.time import maybe_iso8601, maybe_make_aware  # type: ignore[import-untyped]
+
+from headway.client.links import Link
+from headway.client.task import Call, Task
+from headway.core.errors import ConfigError, IdempotencyConflict
+from headway.core.job import JobId
+from headway.core.policy.document import Policy
+from headway.core.workflow import EDGES_MAX, EdgeRule
+from headway.integrations.celery.adoption.attempt import RunningAttempt, running
+from headway.integrations.celery.adoption.features import FeatureKind, find_feature
+from headway.integrations.celery.adoption.message import (
+    CALL,
+    HEADER_RESULTS,
+    MessageSignature,
+    TaskMessage,
+    make_message,
+    with_references,
+)
+from headway.integrations.celery.adoption.queues import queue_name, transport_of
+
+if TYPE_CHECKING:
+    from headway.integrations.celery.adoption.adoption import Adoption
+
+ID_MAX = 255  # Characters of a task id.
+VARIANTS_MAX = 1_000  # Combinations of task, queue, priority and time limit that are kept.
+SOONEST = 0.001  # Seconds. What has expired already is stored and expires at once, as a Celery worker would see it.
+
+Send = Callable[..., Any]
+
+
+class PreviousResult:
+    """Stands for the result of the step before, as an argument of a step that has not run yet."""
+
+    def __repr__(self) -> str:
+        return "<result of the task before>"
+
+
+class HeaderResults:
+    """Stands for the results of a chord's header. ``ids``: the ids of its jobs, nested as the results will be."""
+
+    def __init__(self, ids: list[Any]) -> None:
+        self.ids = ids
+
+    def __repr__(self) -> str:
+        return f"<results of {len(self.ids)} tasks>"
+
+
+@dataclass(slots=True)
+class OpenSend:
+    """The calls of a chain, group or chord that are sent together, and what the next ones wait for."""
+
+    calls: list[Call[Any]] = field(default_factory=list)
+    links: tuple[Link, ...] = ()
+    chords: list[tuple[Any, list[Any]]] = field(default_factory=list)  # The body and the header's ids of each chord.
+    members: dict[str, list[Call[Any]]] = field(default_factory=dict)  # The header of each chord, by its body's id.
+    published: list[Callable[[], object]] = field(default_factory=list)  # Signals for after the submit.
+
+
+class JobSender:
+    """Turns messages into jobs. Messages of other tasks go to the broker."""
+
+    def __init__(self, adoption: Adoption) -> None:
+        self._adoption = adoption
+        self._local = threading.local()
+        self._variants: dict[tuple[Any, ...], Task[Any, Any, Any]] = {}
+        self._policy: Policy | None = None  # The policy for which the variants were made.
+
+    def before(self, send: Send) -> Send:
+        """Return the function that Celery calls in place of ``send``."""
+
+        def send_task_message(producer: Any, name: str, message: Any, **options: Any) -> Any:
+            if self._adoption.adopts_call(name, message.body[1]):
+                return self.send(name, message, **options)
+            return send(producer, name, message, **options)
+
+        return send_task_message
+
+    # ------------------------------------------------------------------ one message
+
+    def send(
+        self,
+        name: str,
+        message: Any,
+        *,
+        queue: Any = None,
+        routing_key: str | None = None,
+        headers: dict[str, Any] | None = None,
+        retry_policy: dict[str, Any] | None = None,
+        priority: int | None = None,
+        **_: Any,
+    ) -> None:
+        """Submit the job of a message, or note it if it belongs to an open chain, group or chord."""
+        about, properties, body, _ = message
+        about.update(headers or {})
+        shown = queue_name(self._adoption.app, queue, routing_key)
+        if priority is not None:
+            properties["priority"] = priority
+        attempt = running.get()
+        if attempt is not None and about["id"] == attempt.job_id:
+            self._retry(attempt, name, about, body)
+            return
+        place = {"sender": name, "body": body, "headers": about, "exchange": "", "routing_key": shown}
+        signals.before_task_publish.send(
+            **place, declare=[], properties=properties, retry_policy=dict(retry_policy or {})
+        )
+        with self.collecting() as opened:
+            self._add(opened, name, make_message(body, about, shown, properties.get("priority")), about)
+            opened.published.append(lambda: signals.after_task_publish.send(**place))
+
+    def _retry(self, attempt: RunningAttempt, name: str, about: dict[str, Any], body: Any) -> None:
+        """Note that the running task wants to run again. Raises ``ConfigError`` if it would become another job."""
+        if name != attempt.task or about.get("replaced_task_nesting"):
+            raise ConfigError(
+                f"task {attempt.task}: self.replace is refused: {_note(FeatureKind.TASK_METHOD, 'replace')}"
+            )
+        args, kwargs, _ = body
+        if list(args) != list(attempt.message.args) or dict(kwargs) != attempt.message.kwargs:
+            what = "args" if list(args) != list(attempt.message.args) else "kwargs"
+            note = _note(FeatureKind.RETRY_OPTION, what)
+            raise ConfigError(f"task {attempt.task}: self.retry({what}=…) is refused: {note}")
+        due = _moment(self._adoption.app, about.get("eta"))
+        attempt.retry_after = 0.0 if due is None else max(0.0, (due - datetime.now(UTC)).total_seconds())
+
+    def _add(self, opened: OpenSend, name: str, message: TaskMessage, about: dict[str, Any]) -> None:
+        """Add the call of a message, and after it the steps of its chain."""
+        chain = message.embed.get("chain")
+        steps = canvas_steps(self._adoption, chain) if chain else None
+        if steps:
+            message = message._replace(embed={k: v for k, v in message.embed.items() if k != "chain"})
+        call = self._call(name, message, about, opened.links)
+        opened.calls.append(call)
+        chord = message.embed.get("chord")
+        if chord is not None and (body_id := chord["options"].get("task_id")) in opened.members:
+            opened.members[body_id].append(call)
+        if steps:
+            before, opened.links = opened.links, (Link(call, EdgeRule.CANCEL),)
+            try:
+                steps[-1].apply_async(
+                    (PreviousResult(),),
+                    chain=list(steps[:-1]),
+                    parent_id=call.new.job_id,
+                    root_id=about.get("root_id") or call.new.job_id,
+                )
+            finally:
+                opened.links = before
+
+    def _call(self, name: str, message: TaskMessage, about: dict[str, Any], links: tuple[Link, ...]) -> Call[Any]:
+        task = self._using(name, message, about)
+        signature = task.signature
+        assert isinstance(signature, MessageSignature)  # noqa: S101 - the adoption declares no other
+        message, refers = _placed(message)
+        values = signature.bind_loosely(message.args, message.kwargs)
+        values[CALL] = message
+        terms = task.terms
+        payload = signature.encode(values, largest=terms.largest)
+        new = terms.new_job(values, with_references(payload) if refers else payload)
+        return Call(task, new._replace(job_id=_job_id(name, about["id"])), values, terms, links)
+
+    def _using(self, name: str, message: TaskMessage, about: dict[str, Any]) -> Task[Any, Any, Any]:
+        """Return the task with the options of a call. Calls without moments of their own share it."""
+        adoption = self._adoption
+        task = adoption.task(name)
+        hard = (about.get("timelimit") or (None, None))[0]
+        policy, key = adoption.headway.policy, (task, message.queue, message.priority, hard)
+        if policy is not self._policy or len(self._variants) > VARIANTS_MAX:
+            self._variants, self._policy = {}, policy
+        known = self._variants.get(key)
+        if known is None:
+            lane = adoption.queue_map.lane(message.queue, message.priority, policy, transport_of(adoption.app))
+            known = task.using(priority=lane, needs=adoption.queue_map.needs(message.queue), timeout=hard)
+            self._variants[key] = known
+        due, expires = _moment(adoption.app, about.get("eta")), _moment(adoption.app, about.get("expires"))
+        if due is None and expires is None:
+            return known
+        left = None if expires is None else max(SOONEST, (expires - datetime.now(UTC)).total_seconds())
+        return known.using(run_after=due, expires=left)
+
+    # ------------------------------------------------------------------ several messages together
+
+    @property
+    def opened(self) -> OpenSend | None:
+        """The chain, group or chord that this thread is sending."""
+        found: OpenSend | None = getattr(self._local, "opened", None)
+        return found
+
+    @contextmanager
+    def collecting(self) -> Iterator[OpenSend]:
+        """Collect calls and submit them together at the end of the outermost block, all or none."""
+        if self.opened is not None:
+            yield self.opened
+            return
+        opened = self._local.opened = OpenSend()
+        try:
+            yield opened
+        finally:
+            self._local.opened = None
+        self._submit(opened)
+        for publish in opened.published:
+            publish()
+
+    @contextmanager
+    def waiting_for(self, calls: Sequence[Call[Any]], rule: EdgeRule) -> Iterator[None]:
+        """Let the calls that are sent in this block wait for other calls."""
+        opened = self.opened
+        if opened is None:
+            raise RuntimeError("calls can wait only inside collecting()")
+        if len(calls) > EDGES_MAX:
+            raise ConfigError(f"the header of a chord has {len(calls):,} tasks, at most {EDGES_MAX:,} are allowed")
+        before, opened.links = opened.links, tuple(Link(call, rule) for call in calls)
+        try:
+            yield
+        finally:
+            opened.links = before
+
+    def _submit(self, opened: OpenSend) -> None:
+        calls, submitter = opened.calls, self._adoption.headway.submitter
+        if any(call.links for call in calls):
+            submitter.submit_graph_blocking(calls)
+        elif len(calls) == 1:
+            self._submit_one(calls[0])
+        elif calls:
+            submitter.submit_many_blocking(calls)
+
+    def _submit_one(self, call: Call[Any]) -> None:
+        try:
+            self._adoption.headway.submitter.submit_blocking((call,))
+        except IdempotencyConflict:
+            if running.get() is None:
+                raise
+            # A job that runs again after a crash sends its callbacks again. The store has them from the first time.
+
+
+def canvas_steps(adoption: Adoption, chain: Sequence[Any]) -> list[Any] | None:
+    """Return the steps of a chain as signatures if Headway can hold them until they are due, or None.
+
+    Steps that wait for a moment, that are not adopted, or whose class changes ``apply_async`` are sent by the worker
+    when the step before has completed, as Celery does.
+    """
+    from headway.integrations.celery.adoption.canvas import can_hold, signatures
+
+    steps = signatures(adoption.app, chain)
+    return steps if all(can_hold(adoption, step) for step in steps) else None
+
+
+def _placed(message: TaskMessage) -> tuple[TaskMessage, bool]:
+    """Return a message with JSON in the place of results that do not exist yet, and whether it has the one before."""
+    refers = any(isinstance(value, PreviousResult) for value in message.args)
+    if not refers and not any(isinstance(value, HeaderResults) for value in message.args):
+        return message, False
+
+    def placed(value: Any) -> Any:
+        if isinstance(value, PreviousResult):
+            return {"$out": 0}
+        return {HEADER_RESULTS: value.ids} if isinstance(value, HeaderResults) else value
+
+    headers = {name: value for name, value in message.headers.items() if name != "argsrepr"}
+    return message._replace(args=[placed(value) for value in message.args], headers=headers), refers
+
+
+def _job_id(name: str, task_id: Any) -> JobId:
+    if not isinstance(task_id, str) or not 0 < len(task_id) <= ID_MAX or "\0" in task_id:
+        raise ConfigError(f"task {name}: task_id must be text of 1 to {ID_MAX} characters, got {task_id!r}")
+    if task_id.startswith("batch-"):
+        raise ConfigError(f"task {name}: task_id must not begin with 'batch-', which marks batches, got {task_id!r}")
+    return JobId(task_id)
+
+
+def _moment(app: Any, text: str | None) -> datetime | None:
+    """Return the moment that a header has, with its time zone."""
+    if not text:
+        return None
+    read: Any = maybe_iso8601(text)
+    moment: datetime = maybe_make_aware(read, app.timezone)
+    return moment.astimezone(UTC)
+
+
+def _note(kind: FeatureKind, name: str) -> str:
+    feature = find_feature(kind, name)
+    return "" if feature is None else feature.note

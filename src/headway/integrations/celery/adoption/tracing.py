@@ -1,0 +1,226 @@
+"""Runs an adopted task through Celery's own tracer, so that hooks, signals and callbacks are Celery's own code."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from celery import states  # type: ignore[import-untyped]
+from celery.app import trace  # type: ignore[import-untyped]
+from celery.exceptions import (  # type: ignore[import-untyped]
+    ChordError,
+    Ignore,
+    Reject,
+    SoftTimeLimitExceeded,
+)
+
+from headway.client.context import Context
+from headway.core.errors import ConfigError, Discard, RetryAfter, Snooze, StepError, UnknownTask
+from headway.core.job import JobRecord, State
+from headway.integrations.celery.adoption import lifecycle
+from headway.integrations.celery.adoption.attempt import RunningAttempt, running
+from headway.integrations.celery.adoption.backend import CHILDREN
+from headway.integrations.celery.adoption.message import HEADER_RESULTS, TaskMessage
+from headway.integrations.celery.adoption.meta import STATE, job_meta
+from headway.integrations.celery.adoption.soft_limit import SoftLimit
+
+if TYPE_CHECKING:
+    from headway.integrations.celery.adoption.adoption import Adoption
+
+_building = threading.Lock()
+
+
+def make_function(adoption: Adoption, name: str, registered: Any) -> Callable[..., Any]:
+    """Return the function that a worker runs for the jobs of a task."""
+
+    def run(context: Context, message: TaskMessage) -> Any:
+        return run_attempt(adoption, name, context, message)
+
+    run.__name__ = run.__qualname__ = name
+    run.__doc__ = getattr(registered, "__doc__", None)
+    return run
+
+
+def run_attempt(adoption: Adoption, name: str, context: Context, message: TaskMessage) -> Any:
+    """Run one attempt of a job and return its plain result. Raises what decides how the attempt ends."""
+    lifecycle.begin_process(adoption)
+    task = adoption.app.tasks.get(name)
+    if task is None:
+        raise UnknownTask(f"no task {name!r} is registered in the Celery app {adoption.app.main!r}")
+    attempt = RunningAttempt(context, name, message)
+    token = running.set(attempt)
+    try:
+        attempt.message = message = _with_header_results(adoption, task, attempt)
+        result, info = _trace(adoption, task, attempt)
+        _keep_children(attempt)
+        return _end(attempt, task, result, info)
+    finally:
+        running.reset(token)
+
+
+def _trace(adoption: Adoption, task: Any, attempt: RunningAttempt) -> tuple[Any, Any]:
+    """Run the task. Return its result, and the tracer's information about an attempt that did not succeed."""
+    message = attempt.message
+    request = make_request(attempt)
+    lifecycle.send_received(adoption, task, request)
+    limits = message.headers.get("timelimit") or (None, None)
+    seconds = limits[1] or task.soft_time_limit
+    traced: Any = None
+    try:
+        with SoftLimit(seconds) if seconds else nullcontext():
+            traced = _tracer(adoption, task)(attempt.job_id, message.args, message.kwargs, request)
+    except SoftTimeLimitExceeded as late:
+        if traced is None:  # It was raised between the task and its end. Else the task has ended already.
+            return None, trace.TraceInfo(states.FAILURE, late)
+    result, info, *_ = traced
+    return result, info
+
+
+def _tracer(adoption: Adoption, task: Any) -> Any:
+    """Return Celery's tracer of a task. It is looked up by name, because Sentry and others replace it."""
+    if task.__trace__ is None:
+        with _building:
+            if task.__trace__ is None:
+                task.__trace__ = trace.build_tracer(
+                    task.name, task, adoption.app.loader, lifecycle.hostname(), app=adoption.app
+                )
+    return task.__trace__
+
+
+def make_request(attempt: RunningAttempt) -> dict[str, Any]:
+    """Return the request of a task as a Celery worker makes it."""
+    context, message = attempt.context, attempt.message
+    headers = message.headers
+    retries = int(headers.get("retries") or 0) + max(0, context.attempt - 1 - context.crashes)
+    properties = {"correlation_id": context.job_id, "reply_to": headers.get("reply_to") or ""}
+    delivery = {
+        "exchange": "",
+        "routing_key": message.queue,
+        "priority": message.priority,
+        "redelivered": context.crashes > 0,
+    }
+    return {
+        "argsrepr": repr(message.args)[:1_024],
+        "kwargsrepr": repr(message.kwargs)[:1_024],
+        **headers,
+        **message.embed,
+        "lang": "py",
+        "id": context.job_id,
+        "task": attempt.task,
+        "root_id": headers.get("root_id") or context.job_id,
+        "retries": retries,
+        "hostname": lifecycle.hostname(),
+        "delivery_info": delivery,
+        "properties": properties,
+        "reply_to": properties["reply_to"],
+        "correlation_id": context.job_id,
+        "args": message.args,
+        "kwargs": message.kwargs,
+        "is_eager": False,
+    }
+
+
+def _end(attempt: RunningAttempt, task: Any, result: Any, info: Any) -> Any:
+    """Return the result of an attempt, or raise what ends it otherwise."""
+    if info is None or info.state == states.SUCCESS:
+        if attempt.retry_after is not None:  # self.retry(throw=False)
+            raise RetryAfter(attempt.retry_after, "celery.exceptions.Retry: the task asked to run again")
+        return attempt.result
+    error = info.retval
+    match info.state:
+        case states.RETRY:
+            reason = error.exc if getattr(error, "exc", None) is not None else error
+            after = attempt.retry_after if attempt.retry_after is not None else 0.0
+            raise RetryAfter(after, _described(reason)) from None
+        case states.IGNORED:
+            state, meta = attempt.state or (states.IGNORED, None)
+            return {STATE: state, "meta": meta}
+        case states.REJECTED:
+            if isinstance(error.reason, ConfigError):
+                raise error.reason
+            if error.requeue:
+                raise Snooze(0, "rejected")
+            raise Discard(f"rejected: {error.reason}")
+    attempt.context.partial(_exception_meta(task, error))
+    raise error
+
+
+def _described(error: Any) -> str:
+    """Return an exception as text from which ``meta`` can name its class."""
+    kind = type(error)
+    return f"{kind.__module__}.{kind.__qualname__}: {error}"
+
+
+def _exception_meta(task: Any, error: BaseException) -> dict[str, Any]:
+    kept = task.app.backend.prepare_exception(error, "json")
+    try:
+        json.dumps(kept["exc_message"], allow_nan=False)
+    except (TypeError, ValueError):
+        kept["exc_message"] = [str(error)]
+    return dict(kept)
+
+
+# ---------------------------------------------------------------------- the body of a chord
+
+
+def _with_header_results(adoption: Adoption, task: Any, attempt: RunningAttempt) -> TaskMessage:
+    """Return the message with the results of a chord's header. Raises ``ChordError`` if one of them failed."""
+    message = attempt.message
+    if not any(isinstance(value, dict) and HEADER_RESULTS in value for value in message.args):
+        return message
+    args = []
+    for value in message.args:
+        if isinstance(value, dict) and HEADER_RESULTS in value:
+            ids = list(_flat(value[HEADER_RESULTS]))
+            jobs = dict(zip(ids, adoption.app.backend.find_jobs(ids), strict=True))
+            _check_header(task, attempt, jobs)
+            value = _nested(value[HEADER_RESULTS], partial(_result, jobs))
+        args.append(value)
+    return message._replace(args=args)
+
+
+def _flat(ids: Any) -> Any:
+    for one in ids:
+        if isinstance(one, list):
+            yield from _flat(one)
+        else:
+            yield one
+
+
+def _nested(ids: Any, read: Callable[[str], Any]) -> Any:
+    return [_nested(one, read) if isinstance(one, list) else read(one) for one in ids]
+
+
+def _result(jobs: dict[str, JobRecord | None], job_id: str) -> Any:
+    job = jobs[job_id]
+    return None if job is None else job_meta(job)["result"]
+
+
+def _check_header(task: Any, attempt: RunningAttempt, jobs: dict[str, JobRecord | None]) -> None:
+    """Raise ``ChordError`` for a job of the header that did not complete, and send the body's error callbacks."""
+    for job_id, job in jobs.items():
+        if job is not None and job.state is State.COMPLETED:
+            continue
+        backend = task.app.backend
+        cause = None if job is None else backend.meta_from_decoded(backend._get_task_meta_for(job_id))["result"]
+        error = ChordError(f"Dependency {job_id} raised {cause!r}")
+        if isinstance(cause, BaseException):
+            error.__cause__ = cause
+        request = trace.Context(make_request(attempt))
+        if request.errbacks:
+            with suppress(Ignore, Reject):
+                backend._call_task_errbacks(request, error, None)
+        attempt.context.partial(_exception_meta(task, error))
+        raise error
+
+
+def _keep_children(attempt: RunningAttempt) -> None:
+    """Keep the results of the tasks that an attempt sent, for ``AsyncResult.children``."""
+    children = attempt.children
+    if children:
+        with suppress(StepError):  # Thousands of children are too many to keep. They run all the same.
+            attempt.context.step(f"{CHILDREN}{attempt.context.attempt}", lambda: json.loads(json.dumps(children)))

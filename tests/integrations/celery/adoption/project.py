@@ -1,0 +1,218 @@
+"""A Celery project with adopted tasks. Workers import ``app``, and tests make apps of their own on the same store."""
+
+# mypy: disable-error-code="untyped-decorator"
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from celery import Celery, Task, current_task, signals  # type: ignore[import-untyped]
+from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded  # type: ignore[import-untyped]
+from celery.utils.log import get_task_logger  # type: ignore[import-untyped]
+
+from headway.integrations.celery import adopt
+
+BROKER = "redis://127.0.0.1:1/0"  # Nothing listens there: an adopted task must not need a broker.
+log = get_task_logger(__name__)
+
+
+class Expected(Exception):
+    """An exception that a task declares with ``throws``."""
+
+
+class Hooked(Task):  # type: ignore[misc]
+    """A base class that overrides every hook."""
+
+    abstract = True
+
+    def write(self, what: str) -> None:
+        with open(os.environ["ADOPTED_TRACE"], "a") as trace:
+            trace.write(f"{self.name} {what}\n")
+
+    def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+        self.write("apply_async")
+        return super().apply_async(*args, **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.write(f"__call__ {self.request.id is not None}")
+        return super().__call__(*args, **kwargs)
+
+    def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+        self.write("before_start")
+
+    def on_success(self, retval: Any, task_id: str, args: Any, kwargs: Any) -> None:
+        self.write(f"on_success {retval}")
+
+    def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        self.write(f"on_failure {exc!r}")
+
+    def on_retry(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        self.write(f"on_retry {exc!r}")
+
+    def after_return(self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        self.write(f"after_return {status}")
+
+
+def make_app(store: str, executor: str, **settings: Any) -> Celery:
+    """Return an app with the tasks of the project."""
+    app = Celery("adopted", broker=BROKER, set_as_current=False)
+    app.conf.update(settings)
+    adopt(app, store=store, only=["work.*"], executor=executor)
+    _define(app)
+    return app
+
+
+def _define(app: Celery) -> None:
+    task = partial(app.task, shared=False)
+
+    @task(name="work.add")
+    def add(x: Any, y: Any = 0) -> Any:
+        return x + y
+
+    @task(name="work.total")
+    def total(values: list[Any]) -> Any:
+        return sum(values)
+
+    @task(name="work.fail", throws=(Expected,))
+    def fail(*args: Any, expected: bool = False) -> None:
+        raise Expected("as declared") if expected else ValueError("bad", 3)
+
+    @task(name="work.gather")
+    def gather(*args: Any, **kwargs: Any) -> Any:
+        return [list(args), kwargs]
+
+    @task(name="work.mark")
+    def mark(path: str, text: str) -> None:
+        with open(path, "a") as file:
+            file.write(text)
+
+    @task(name="work.request", bind=True)
+    def request(self: Any, *args: Any) -> dict[str, Any]:
+        found = self.request
+        return {
+            "id": found.id,
+            "retries": found.retries,
+            "args": found.args,
+            "queue": found.delivery_info["routing_key"],
+            "headers": found.headers,
+            "called_directly": found.called_directly,
+            "is_eager": found.is_eager,
+            "hostname": found.hostname,
+            "root_id": found.root_id,
+            "current": current_task.name,
+        }
+
+    @task(name="work.flaky", bind=True, max_retries=3)
+    def flaky(self: Any, times: int) -> int:
+        if self.request.retries < times:
+            raise self.retry(exc=ValueError(f"try {self.request.retries}"), countdown=0)
+        return int(self.request.retries)
+
+    @task(name="work.later", bind=True, max_retries=3)
+    def later(self: Any) -> None:
+        raise self.retry(exc=ValueError("not now"), countdown=600)
+
+    @task(name="work.auto", autoretry_for=(KeyError,), default_retry_delay=0, max_retries=2)
+    def auto() -> None:
+        raise KeyError("missing")
+
+    @task(name="work.new_arguments", bind=True)
+    def new_arguments(self: Any, n: int) -> None:
+        raise self.retry(args=(n + 1,), countdown=0)
+
+    @task(name="work.replace", bind=True)
+    def replace(self: Any) -> None:
+        raise self.replace(app.signature("work.add", (1, 2)))
+
+    @task(name="work.soft", soft_time_limit=0.2)
+    def soft(seconds: float = 60.0) -> str:
+        until = time.monotonic() + seconds
+        try:
+            while time.monotonic() < until:
+                time.sleep(0.01)
+        except SoftTimeLimitExceeded:
+            return "cleaned up"
+        return "done"
+
+    @task(name="work.soft_uncaught", soft_time_limit=0.2)
+    def soft_uncaught() -> None:
+        while True:
+            time.sleep(0.01)
+
+    @task(name="work.hard", time_limit=0.5)
+    def hard() -> None:
+        time.sleep(60)
+
+    @task(name="work.progress", bind=True)
+    def progress(self: Any, gate: str) -> str:
+        self.update_state(state="PROGRESS", meta={"current": 1, "total": 4})
+        while not Path(gate).exists():
+            time.sleep(0.01)
+        return "done"
+
+    @task(name="work.ignore", bind=True)
+    def ignore(self: Any) -> None:
+        self.update_state(state="FAILURE", meta={"exc_type": "Custom", "exc_message": ["own"], "exc_module": "x"})
+        raise Ignore
+
+    @task(name="work.reject", bind=True)
+    def reject(self: Any, path: str, requeue: bool) -> str:
+        seen = Path(path)
+        if seen.exists():
+            return "again"
+        seen.touch()
+        raise Reject("not me", requeue=requeue)
+
+    @task(name="work.unstorable")
+    def unstorable() -> object:
+        return object()
+
+    @task(name="work.quiet", ignore_result=True)
+    def quiet() -> str:
+        return "kept"
+
+    @task(name="work.hooked", base=Hooked, bind=True, max_retries=1, default_retry_delay=0)
+    def hooked(self: Any, how: str) -> str:
+        if how == "retry" and not self.request.retries:
+            raise self.retry(exc=ValueError("once"))
+        if how == "fail":
+            raise ValueError("hooked")
+        return how
+
+    @task(name="work.sends", bind=True)
+    def sends(self: Any, n: int) -> str:
+        return str(app.signature("work.add").apply_async((n, n)).id)
+
+    @task(name="work.waits")
+    def waits() -> Any:
+        return app.signature("work.add").apply_async((1, 1)).get(timeout=5)
+
+    @task(name="celery_side")
+    def celery_side() -> None: ...
+
+
+def _traced(name: str) -> Any:
+    def receive(sender: Any = None, **_: Any) -> None:
+        shown = sender if isinstance(sender, str) else getattr(sender, "name", "")
+        with open(os.environ["ADOPTED_TRACE"], "a") as trace:
+            trace.write(f"{shown} {name}\n")
+
+    return receive
+
+
+def trace_signals() -> None:
+    """Write the signals that this process sends to the trace."""
+    for name in (
+        "before_task_publish", "after_task_publish", "task_prerun", "task_postrun", "task_success", "task_failure",
+        "task_retry", "task_received", "worker_init", "worker_ready", "worker_process_init", "worker_shutdown",
+        "celeryd_init", "worker_shutting_down",
+    ):  # fmt: skip
+        getattr(signals, name).connect(_traced(name), weak=False)
+
+
+if "ADOPTED_STORE" in os.environ:
+    trace_signals()
+    app = make_app(os.environ["ADOPTED_STORE"], os.environ["ADOPTED_EXECUTOR"])
