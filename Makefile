@@ -17,6 +17,7 @@ DJANGO  := $(VENV)/.django-ready
 PACKAGE := $(VENV)/.package-ready
 DEV     := $(VENV)/.dev-ready
 NODE    := $(VENV)/.node-ready
+SITE    := $(VENV)/.docs-ready
 
 # The dashboard: what npm installs, what is built, the browser of its tests, and types made of the OpenAPI document.
 WEB_SOURCES := web/index.html web/build.py $(filter-out %.gen.ts,$(wildcard web/src/*))
@@ -48,7 +49,7 @@ tell = awk -F == -v file=$(1) '/^[a-z0-9].*==/ { names = names " " $$1; count++ 
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-fast web lint types format conformance sim proof fuzz hooks requirements dist release-check sbom audit nightly bench example-django example-asymptote clean
+.PHONY: help run test test-fast web lint types docs docs-serve format conformance sim proof fuzz hooks requirements dist release-check sbom audit nightly bench example-django example-asymptote clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -56,10 +57,10 @@ help: ## List the targets
 run: $(PACKAGE) $(UI) ## Start Headway on an embedded store with demo tasks and a live view (ARGS="...")
 	$(BIN)/headway up $(ARGS)
 
-test: lint types $(UI) $(BROWSER) ## Run every check: lint, types, import contract and the whole test suite (ARGS="...")
+test: lint types $(SITE) $(UI) $(BROWSER) ## Run every check: lint, types, import contract and the whole test suite (ARGS="...")
 	$(BIN)/pytest -n 3 --dist loadfile $(ARGS)
 
-test-fast: $(DEV) $(UI) $(BROWSER) ## Run only the quick tests (ARGS="...")
+test-fast: $(DEV) $(SITE) $(UI) $(BROWSER) ## Run only the quick tests (ARGS="...")
 	$(BIN)/pytest -n 3 --dist loadfile -m "not proof and not slow" $(ARGS)
 
 web: $(UI) ## Build the dashboard into the package
@@ -94,6 +95,12 @@ fuzz: $(DEV) ## Feed random input to parsers for ten minutes (FUZZ_SECONDS=600, 
 
 hooks: ## Check commit messages in this clone from now on
 	git config core.hooksPath .githooks
+
+docs: $(SITE) ## Build the documentation site into build/docs; a broken link or reference is an error
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
+
+docs-serve: docs ## Build the documentation site and show it at http://127.0.0.1:8001
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/docs 8001
 
 requirements: $(BIN)/python ## Write docs/reference/requirements.md from the ids that tests name
 	$(BIN)/python scripts/requirements.py
@@ -154,6 +161,11 @@ $(PACKAGE): pyproject.toml | $(RUN)
 	@touch $@
 
 $(DEV): requirements/dev.txt | $(PACKAGE)
+	@$(call tell,$<)
+	@$(PIP) --require-hashes -r $<
+	@touch $@
+
+$(SITE): requirements/docs.txt | $(PACKAGE)
 	@$(call tell,$<)
 	@$(PIP) --require-hashes -r $<
 	@touch $@

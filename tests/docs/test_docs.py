@@ -8,9 +8,11 @@ import subprocess
 import sys
 from dataclasses import MISSING, fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from headway import Headway, Worker
 from headway.client.settings import ALIASES, Settings
 from headway.core import errors
 from headway.stores import base as stores_base
@@ -130,19 +132,37 @@ def test_the_testing_example_is_true(tmp_path: Path) -> None:
     assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
-def test_every_name_on_the_page_on_extending_exists() -> None:
-    page = (ROOT / "docs" / "how-to" / "extend-headway.md").read_text()
-    named = re.findall(r"`(headway\.[\w.]+)", page)
-    protocols = re.findall(r"^\| `([A-Z]\w+)` \|", page, re.MULTILINE)
+@pytest.mark.parametrize("page", ["write-a-store", "write-a-worker-backend"])
+def test_every_name_on_the_pages_on_extending_exists(page: str) -> None:
+    text = (ROOT / "docs" / "how-to" / f"{page}.md").read_text()
+    named = re.findall(r"`(headway\.[\w.]+)", text)
     assert named
-    assert protocols
     for name in named:
         pkgutil.resolve_name(name)
-    for name in protocols:
-        assert hasattr(stores_base, name) or hasattr(backend_base, name), name
+    for name in re.findall(r"^\| `([A-Z]\w+)` \|", text, re.MULTILINE):
+        assert hasattr(backend_base, name), name
+    for row in re.findall(r"^\| ((?:`[a-z_]+`(?:, )?)+) \|", text, re.MULTILINE):
+        for method in re.findall(r"`([a-z_]+)`", row):
+            assert hasattr(stores_base.Store, method) or hasattr(stores_base.Abilities, method), method
 
 
 def test_the_example_of_an_own_store_works(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(python_blocks("docs/how-to/extend-headway.md")[0])
+    (tmp_path / "own.py").write_text(python_blocks("docs/how-to/write-a-store.md")[0])
     done = subprocess.run([sys.executable, "own.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.returncode) == ("localhost is there\n", 0), done.stderr
+
+
+def test_the_example_of_an_own_backend_is_asked_for_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    space: dict[str, Any] = {}
+    exec(python_blocks("docs/how-to/write-a-worker-backend.md")[0], space)
+    monkeypatch.setattr("headway.worker.embedded.StoreBackend", space["CountingBackend"])
+    monkeypatch.setattr("headway.worker.runner.StoreBackend", space["CountingBackend"])
+    app = Headway("memory://")
+
+    @app.task
+    async def ping() -> str:
+        return "pong"
+
+    with Worker(app):
+        assert ping.enqueue().result(timeout=10) == "pong"
+    assert space["CountingBackend"].asked > 0

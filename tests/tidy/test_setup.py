@@ -28,6 +28,13 @@ def test_the_dashboard_is_built_with_the_node_that_is_tested() -> None:
     assert pins("web.txt").items() <= pins("dev.txt").items()
 
 
+def test_the_site_is_built_beside_the_versions_that_are_tested() -> None:
+    shared = pins("docs.txt").keys() & (pins("dev.txt").keys() | pins("run.txt").keys())
+    assert {"certifi", "pygments"} <= shared
+    for name in shared:
+        assert pins("docs.txt")[name] == (pins("run.txt") | pins("dev.txt"))[name], name
+
+
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 @pytest.mark.parametrize(
     "target, files",

@@ -1,0 +1,90 @@
+"""The documentation site, which ``make docs`` builds from the Markdown of this folder.
+
+The pages stay readable without it: links between pages name files, and links to other files of the repository become
+links to the repository's address here. Nothing on the site comes from another origin.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+sys.path.insert(0, str(ROOT / "src"))
+
+from headway.version import __version__  # noqa: E402 - the package is beside this folder
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SOURCES = f"{PROJECT['urls']['Source']}/blob/main/"
+
+project = "Headway"
+author = "The Headway authors"
+release = __version__
+version = ".".join(release.split(".")[:2])
+language = "en"
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
+exclude_patterns = ["images", "explain/images"]
+myst_heading_anchors = 4
+suppress_warnings = ["myst.header"]  # Pages begin sections where GitHub shows them best.
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_default_options = {"members": True, "undoc-members": False, "show-inheritance": True}
+python_use_unqualified_type_names = True
+nitpicky = False
+
+html_theme = "furo"
+html_title = f"Headway {version}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False  # llms.txt names the Markdown of each page, which is copied beside it.
+templates_path = ["_templates"]
+html_sidebars = {
+    "**": [
+        "sidebar/brand.html",
+        "sidebar/search.html",
+        "sidebar/scroll-start.html",
+        "sidebar/navigation.html",
+        "sidebar/scroll-end.html",
+        "sidebar/versions.html",
+    ]
+}
+html_context = {"versions": json.loads((DOCS / "versions.json").read_text())}
+
+_OUTSIDE = re.compile(
+    r"\]\((?:\.\./)+((?:README|CONTRIBUTING|CHANGELOG|SECURITY|CODE_OF_CONDUCT)\.md|LICENSE|(?:examples|deploy|src|tests|benchmarks|scripts)\b[^)\s]*)\)"
+)
+_TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
+_FIRST = re.compile(r"^# .+\n+((?:[A-Z*`\[].*\n?)+)", re.MULTILINE)
+
+
+def link_to_sources(_: Sphinx, docname: str, source: list[str]) -> None:
+    """Replace links to files outside this folder by links to the repository."""
+    source[0] = _OUTSIDE.sub(lambda found: f"]({SOURCES}{found[1]})", source[0])
+
+
+def write_texts(app: Sphinx, problem: Exception | None) -> None:
+    """Copy the Markdown of each page beside it, and write llms.txt, which lists them."""
+    if problem is not None or app.builder.name != "html":
+        return
+    lines = ["# Headway", "", f"> {PROJECT['description']}", ""]
+    for name in sorted(app.env.found_docs - {"index"}):
+        page = DOCS / f"{name}.md"
+        text = page.read_text()
+        shutil.copyfile(page, Path(app.outdir, f"{name}.md"))
+        title, first = _TITLE.search(text), _FIRST.search(text)
+        sentence = re.split(r"(?<=[.!?])\s", " ".join(first[1].split()))[0] if first else ""
+        lines.append(f"- [{title[1] if title else name}]({name}.md): {sentence}".rstrip(": "))
+    Path(app.outdir, "llms.txt").write_text("\n".join(lines) + "\n")
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("source-read", link_to_sources)
+    app.connect("build-finished", write_texts)
