@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -23,7 +24,7 @@ from headway.core.policy.document import BUILT_IN
 from headway.core.workflow import ending
 from headway.policy_store.versions import apply_policy
 from tests.conftest import ADDRESSES
-from tests.faults.conftest import WorkerProcess, Yard, children, wait_until
+from tests.faults.conftest import WorkerProcess, Yard, alive, children, tree, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -51,6 +52,16 @@ class Flow(NamedTuple):
     on_done: Job[Any]
 
 
+class Storm(NamedTuple):
+    """What happened while workers were killed."""
+
+    killed: int  # Processes.
+    interrupted: int  # Members whose worker died while they ran.
+    completed: int
+    members: int
+    again: int  # Batches that failed and were retried.
+
+
 @pytest.fixture
 def yard(store_name: str, tmp_path: Path) -> Iterator[Yard]:
     found = Yard(tmp_path, ADDRESSES[store_name](tmp_path))
@@ -71,9 +82,17 @@ def test_random_graphs_come_to_their_end_while_workers_die(yard: Yard, seed: int
 @pytest.mark.proof
 @pytest.mark.parametrize("store_name", DURABLE)
 @pytest.mark.parametrize("part", range(3))
-def test_many_random_graphs_come_to_their_end_in_a_long_storm(yard: Yard, seed: int, part: int) -> None:
+def test_many_random_graphs_come_to_their_end_in_a_long_storm(
+    yard: Yard, seed: int, part: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     seconds = float(os.environ.get("SOAK_SECONDS", "60"))
-    _storm(yard, random.Random(seed * 10 + part), flows=40, kills=int(seconds), pause=1.0)
+    kills = max(10, int(seconds))
+    storm = _storm(yard, random.Random(seed * 10 + part), flows=40, kills=kills, pause=seconds / kills)
+    with capsys.disabled():
+        print(f"\nstorm {part}: {storm}")
+    assert storm.killed > kills, "fewer processes died than were to be killed"
+    assert storm.interrupted > 0, "no kill met a running job, so nothing was recovered"
+    assert storm.completed > 40, "hardly any job completed"
 
 
 @pytest.mark.parametrize("side", ["before", "after"])
@@ -89,23 +108,35 @@ def test_a_runner_killed_at_any_exchange_leaves_no_graph_behind(yard: Yard, side
     _kill_at_exchanges(yard, side, random.Random(seed), passages=range(1, 16))
 
 
-def _storm(yard: Yard, chance: random.Random, *, flows: int, kills: int, pause: float) -> None:
+def _storm(yard: Yard, chance: random.Random, *, flows: int, kills: int, pause: float) -> Storm:
     workers = [yard.start("--slots", "4") for _ in range(2)]
-    played = [_begin(yard, chance, f"flow-{number}") for number in range(flows)]
-    for _ in range(kills):
+    played: list[Flow] = []
+    killed = 0
+    for number in range(kills):  # New graphs come all the time, so that every kill meets some that are under way.
+        more = flows * (number + 1) // kills - len(played)
+        played += [_begin(yard, chance, f"flow-{len(played) + one}") for one in range(more)]
         time.sleep(chance.uniform(0, 2 * pause))
-        _kill(yard, workers, chance)
+        killed += _kill(yard, workers, chance)
     _finish(yard, played)
     for flow in played:
         _check(yard, flow, rounds=1)
     again = [flow for flow in played if flow.batch.record().failed]
     for flow in again:
         flow.batch.retry("failed_and_after")
-    _kill(yard, workers, chance)
+    killed += _kill(yard, workers, chance)
     _finish(yard, again)
     for flow in again:
         _check(yard, flow, rounds=2)
     assert again, "no batch failed, so no second round was played"
+    assert killed > 0, "no process was killed"
+    members = [job for flow in played for job in yard.app.portal.run(_members(yard, flow.batch))]
+    return Storm(
+        killed,
+        sum(len(job.history) > 0 and job.crashes > 0 for job in members),
+        sum(job.state is State.COMPLETED for job in members),
+        len(members),
+        len(again),
+    )
 
 
 def _kill_at_exchanges(yard: Yard, side: str, chance: random.Random, passages: range) -> None:
@@ -121,15 +152,21 @@ def _kill_at_exchanges(yard: Yard, side: str, chance: random.Random, passages: r
         _check(yard, flow, rounds=1)
 
 
-def _kill(yard: Yard, workers: list[WorkerProcess], chance: random.Random) -> None:
-    """Kill a worker and start another one, or kill a runner, which its parent starts again."""
+def _kill(yard: Yard, workers: list[WorkerProcess], chance: random.Random) -> int:
+    """Kill a worker and start another one, or kill a runner, which its parent starts again. Return how many died."""
     which = chance.randrange(len(workers))
     if chance.random() < 0.5:
+        pids = tree(workers[which].pid)
         workers[which].send(signal.SIGKILL, whole_tree=True)
+        assert workers[which].wait() == -signal.SIGKILL
         workers[which] = yard.start("--slots", "4")
     else:
-        for pid in children(workers[which].pid):
-            os.kill(pid, signal.SIGKILL)
+        pids = children(workers[which].pid)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not any(alive(pid) for pid in pids))
+    return len(pids)
 
 
 def _begin(yard: Yard, chance: random.Random, name: str) -> Flow:
