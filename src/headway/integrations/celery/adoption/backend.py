@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -40,6 +41,7 @@ class JobBackend(BaseBackend):  # type: ignore[misc]
         self.adoption = adoption
         self.thread_safe = True
         self._make_original = make_original
+        self._called = threading.local()  # The call that this thread is sending.
 
     @cached_property
     def original(self) -> Any:
@@ -108,8 +110,15 @@ class JobBackend(BaseBackend):  # type: ignore[misc]
         if not begin_chord(self.adoption, header_result_args, body):
             self.original.apply_chord(header_result_args, body, **kwargs)
 
-    def on_task_call(self, producer: Any, task_id: str) -> Any:
-        return self.original.on_task_call(producer, task_id) if self._has_original else None
+    def on_task_call(self, producer: Any, task_id: str) -> None:
+        """Note the call. Only one that goes to the broker may need the original backend."""
+        self._called.arguments = (producer, task_id)
+
+    def call_sent(self, *, adopted: bool) -> None:
+        """Prepare the original backend for the result of a call, if the call goes to the broker."""
+        arguments = vars(self._called).pop("arguments", None)
+        if arguments is not None and not adopted and self._has_original:
+            self.original.on_task_call(*arguments)
 
     def process_cleanup(self) -> None:
         if "original" in vars(self):

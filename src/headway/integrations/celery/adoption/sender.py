@@ -81,7 +81,9 @@ class JobSender:
         """Return the function that Celery calls in place of ``send``."""
 
         def send_task_message(producer: Any, name: str, message: Any, **options: Any) -> Any:
-            if self._adoption.adopts_call(name, message.body[1]):
+            adopted = self._adoption.adopts_call(name, message.body[1])
+            self._adoption.app.backend.call_sent(adopted=adopted)
+            if adopted:
                 return self.send(name, message, **options)
             return send(producer, name, message, **options)
 
