@@ -36,7 +36,7 @@ ALL_KEYS = {
     "limits": {
         "some": {"concurrency": 1, "rate": "1/s", "burst": 2, "by": "account", "tasks": ["a"], "scope": "global"}
     },
-    "tasks": {"a": {"priority": "only", "duration": "fast", "timeout": 1, "max_retries": 1}},
+    "tasks": {"a": {"priority": "only", "duration": "fast", "timeout": 1, "max_retries": 1, "fair_by": "account"}},
 }
 
 
@@ -106,7 +106,8 @@ def test_every_key_of_a_policy_is_in_the_reference() -> None:
     assert rows(REFERENCE, "### `[ladder]`") == set(full["ladder"]) | rungs
     assert rows(REFERENCE, "### `[lanes.NAME]`") == set(full["lanes"]["only"])
     assert rows(REFERENCE, "### `[limits.NAME]`") == set(full["limits"]["some"])
-    assert rows(REFERENCE, '### `[tasks."NAME"]`') == set(full["tasks"]["a"])
+    # The limits of a task are written with all others.
+    assert rows(REFERENCE, '### `[tasks."NAME"]`') == {*full["tasks"]["a"], "limits"}
 
 
 def test_every_warning_of_policy_check_is_in_the_reference() -> None:
