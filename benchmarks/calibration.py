@@ -2,6 +2,7 @@
 
     python -m benchmarks.calibration                  # on a Valkey of its own, six minutes
     python -m benchmarks.calibration --warm 60 --seconds 120
+    python -m benchmarks.calibration --trace jobs.csv # also records the run, for headway simulate
 
 What a stream tells first is compared with when the job began. A job that is told to begin now, and does, counts not.
 """
@@ -13,6 +14,7 @@ import asyncio
 import json
 import random
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -104,11 +106,28 @@ async def come(server: Serving, task: str, ends: float, chance: random.Random, w
             watched += [asyncio.create_task(watch(server.port, job_id, task, scores, unknown)) for job_id in some]
 
 
+async def record(store: str, file: Path) -> None:
+    """Wait until all jobs have ended, and write them to a trace."""
+    headway = [sys.executable, "-m", "headway"]
+    while True:
+        run = await asyncio.create_subprocess_exec(
+            *headway, "stats", "--json", "--store", store, stdout=asyncio.subprocess.PIPE
+        )
+        lanes = json.loads((await run.communicate())[0])["lanes"].values()
+        if not any(lane["waiting"] or lane["executing"] for lane in lanes):
+            break
+        await asyncio.sleep(1)
+    run = await asyncio.create_subprocess_exec(*headway, "trace", "record", str(file), "--force", "--store", store)
+    if await run.wait():
+        raise SystemExit("the trace could not be recorded")
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--warm", type=float, default=120.0, help="seconds before anything counts")
     parser.add_argument("--seconds", type=float, default=240.0)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--trace", type=Path, help="record all jobs of the run in this file")
     asked = parser.parse_args()
     chance = random.Random(asked.seed)
     scores: list[Scored] = []
@@ -127,7 +146,10 @@ async def main() -> None:
             await asyncio.gather(
                 *(come(ours, task, ends, chance, watched, scores, unknown, began + asked.warm) for task in MIX)
             )
-            await asyncio.wait(watched, timeout=120)
+            if watched:
+                await asyncio.wait(watched, timeout=120)
+            if asked.trace is not None:
+                await record(store.url, asked.trace.absolute())
         finally:
             worker.stop()
             ours.stop()

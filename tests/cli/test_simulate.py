@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import Cli
+from tests.cli.command import Cli, until
 
 POLICY = """
 [lanes.high]
@@ -102,3 +102,81 @@ def test_what_is_wrong_is_said_in_one_line(traced: Cli, words: list[str], expect
     ran = traced.call("simulate", *words, code=2)
     assert expected in ran.err
     assert ran.err.count("\n") == 1
+
+
+def test_the_report_is_json_and_a_page_too(traced: Cli) -> None:
+    words = ["simulate", "--trace", "jobs.csv", "--slots", "1", "--policy", "new.toml", "--against", "old.toml"]
+    report = traced.call(*words, "--json", "--html", "report.html").json
+    assert [one["name"] for one in report["policies"]] == ["old.toml", "new.toml"]
+    assert (traced.folder / "report.html").read_text().startswith("<!doctype html>")
+    assert "cannot be written" in traced.call(*words, "--html", "none/report.html", code=2).err
+
+
+# ---------------------------------------------------------------------- recorded jobs
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    """The command line beside a store in which a real worker has run jobs."""
+    cli = Cli(tmp_path_factory.mktemp("ran"))
+    cli.call("migrate")
+    for number in range(12):
+        lane, tenant = ("high", "medium")[number % 2], f"t{number % 3}"
+        cli.call("submit", "demo.echo", f"value={number}", "--priority", lane, "--tenant", tenant)
+    cli.call("submit", "demo.fail", "--max-retries", "0")
+    worker = cli.start("worker", "headway.demo:app", "--slots", "2", "--log-level", "debug")
+    try:
+        until(lambda: cli.call("stats", "--json").json["totals"].get("completed") == 12 or None)
+        until(lambda: sum(cli.call("stats", "--json").json["kept"].values()) == 1 or None)
+    finally:
+        worker.end()
+    return cli
+
+
+def test_recorded_jobs_are_replayed_and_held_against_what_happened(ran: Cli) -> None:
+    text = ran.call("simulate", "--recorded", "1h").out
+    assert text.startswith("Replayed 13 jobs of ")
+    assert " on 1 worker of 2 slots, once, in " in text
+    more = ran.call("simulate", "--recorded", "1h", "--slots", "8").out
+    assert "The built-in policy (in force) against the same on 1 worker of 8 slots." in more
+    report = ran.call("simulate", "--recorded", "1h", "--json").json
+    (only,) = report["policies"]
+    assert {group["key"]: group["jobs"] for group in only["groups"] if group["by"] == "lane"} == {
+        "high": 6,
+        "medium": 7,
+    }
+    assert only["totals"]["completed"] == 12
+
+
+def test_a_recorded_trace_replays_as_the_store_does(ran: Cli) -> None:
+    assert ran.call("trace", "record", "jobs.csv").out.startswith("13 jobs of ")
+    assert "exists; give another name" in ran.call("trace", "record", "jobs.csv", code=2).err
+    direct = ran.call("simulate", "--recorded", "1h", "--json").json
+    stored = ran.call("simulate", "--trace", "jobs.csv", "--json").json
+    assert stored["policies"][0]["groups"] == direct["policies"][0]["groups"]
+    shown = ran.call("trace", "show", "jobs.csv", "--json").json
+    assert (shown["jobs"], shown["slots"], shown["tasks"]["demo.echo"]["jobs"]) == (13, 2, 12)
+    assert "demo.echo" in ran.call("trace", "show", "jobs.csv").out
+
+
+def test_an_anonymous_trace_replays_the_same(ran: Cli) -> None:
+    ran.call("trace", "record", "again.jsonl", "--force")
+    ran.call("trace", "anonymise", "again.jsonl", "shared.jsonl", "--tasks")
+    text = (ran.folder / "shared.jsonl").read_text()
+    assert "demo.echo" not in text
+    assert '"t1"' not in text
+    one, other = (
+        [
+            group
+            for group in ran.call("simulate", "--trace", file, "--json").json["policies"][0]["groups"]
+            if group["by"] == "lane"
+        ]
+        for file in ("again.jsonl", "shared.jsonl")
+    )
+    assert one == other
+
+
+def test_an_empty_store_has_nothing_to_replay(cli: Cli) -> None:
+    cli.call("migrate")
+    ran = cli.call("simulate", "--recorded", "1h", code=2)
+    assert "no job that was submitted in the last 3,600 s has ended" in ran.err

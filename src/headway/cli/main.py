@@ -96,6 +96,7 @@ COMMANDS: tuple[tuple[str, Group, *tuple[str, ...]], ...] = (
         "headway simulate --recorded 7d --slots 16 --workers 2",
         "headway simulate --trace jobs.csv --slots 8 --policy new.toml --fail-if 'low.p99 > 600'",
     ),
+    ("trace", _OPERATE),
     ("token", _OPERATE),
     ("celery", _OPERATE),
     ("migrate", _OPERATE, "[OPTIONS]", "headway migrate --dry-run", "headway migrate"),

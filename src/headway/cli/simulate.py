@@ -13,13 +13,15 @@ from cyclopts.validators import Number
 from headway.cli import render
 from headway.cli.help import option
 from headway.cli.operator import Operator
-from headway.cli.simulation_input import current_policy, policy_versions, read_span, record
+from headway.cli.simulation_input import current_policy, policy_versions, read_span, record_jobs
 from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask
 from headway.core.errors import ConfigError
 from headway.core.policy.document import BUILT_IN, Policy
 from headway.policy_store.versions import PolicyVersion, load_policy
 from headway.simulate.capacity import Capacity, all_needs, parse_steps, same_workers, stepped_workers
 from headway.simulate.condition import failed_conditions, parse_condition
+from headway.simulate.html_report import html_report
+from headway.simulate.json_report import json_report
 from headway.simulate.report import Scenario, SimulationInput, SimulationReport
 from headway.simulate.run import simulate as run_simulation
 from headway.simulate.text_report import text_report
@@ -66,6 +68,7 @@ def simulate(
         list[str] | None, option("Exit with 4 if this holds: 'low.p99 > 600'; may be repeated.", "CONDITION")
     ] = None,
     json: JsonFlag = False,
+    html: Annotated[Path | None, option("Also write a page with drawings to this file.", "FILE")] = None,
     place: TargetOptions = HERE,
 ) -> int:
     """Replay jobs under other policies or workers, and print what changes for whom.
@@ -82,7 +85,12 @@ def simulate(
     new_capacity = _capacity(slots, workers, capacity, given.trace)
     base, others = _scenarios(given, policy or [], against, new_capacity)
     report = _run(given, [base, *others], scale, seeds)
-    print(text_report(report, by or ("lane",), seconds=time.monotonic() - began))
+    if html is not None:
+        _write(html, html_report(report))
+    if json:
+        render.print_json(json_report(report))
+    else:
+        print(render.clean(text_report(report, by or ("lane",), seconds=time.monotonic() - began), lines=True))
     failed = failed_conditions(report, conditions)
     for line in failed:
         print(render.clean(f"failed: {line}"), file=sys.stderr)
@@ -104,7 +112,7 @@ def _read(
     span_ms = read_span(recorded or "24h", "--recorded")
 
     async def read_store(operator: Operator) -> _Given:
-        return _Given("recorded", await record(operator, span_ms), *await _policies(operator, numbers))
+        return _Given("recorded", await record_jobs(operator, span_ms), *await _policies(operator, numbers))
 
     return ask(place, read_store, history=True)
 
@@ -197,6 +205,13 @@ def _run(given: _Given, scenarios: list[Scenario], scale: float, seeds: int) -> 
         recorded = trace.jobs, in_force
     with _progress_bar() as progress:
         return run_simulation(described, scenarios, [jobs] * seeds, recorded=recorded, progress=progress)
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as problem:
+        raise ConfigError(f"the page {file} cannot be written: {problem.strerror or problem}") from problem
 
 
 def _progress_bar() -> nullcontext[Progress | None]:

@@ -30,7 +30,7 @@ def read_span(text: str, name: str) -> int:
     return length_ms
 
 
-async def record(operator: Operator, span_ms: int) -> Trace:
+async def record_jobs(operator: Operator, span_ms: int) -> Trace:
     """Make a trace of the jobs that were submitted in the last ``span_ms``."""
     current, now_at = await operator.policy_version(), await operator.now_at()
     recording = Recording("the store", current.policy, current.version)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from headway.core.job import JobRecord, State
-from headway.core.policy.document import INTERACTIVE, LimitRule, Policy
+from headway.core.policy.document import INTERACTIVE, LimitRule, Policy, reserved_slots
 from headway.core.policy.lanes import lane_of
 from headway.core.worker import ANY_TASK, WorkerInfo, WorkerState
 from headway.simulate.capacity import SlotStep, WorkerPlan
@@ -49,6 +49,7 @@ class Recording:
 
     def trace(self, workers: Sequence[WorkerInfo], declared: Mapping[str, LimitRule] = {}) -> Trace:
         """Return the trace. ``workers`` are those that the store knows now."""
+        self._records.sort(key=lambda pair: pair[0].seq)
         records = [record for record, _ in self._records]
         begin_at = min((record.submitted_at for record in records), default=0)
         lengths = _mean_lengths(records)
@@ -57,7 +58,7 @@ class Recording:
             in_order(jobs),
             self._source,
             begin_at if records else None,
-            recorded_workers(records, workers, begin_at),
+            recorded_workers(records, workers, begin_at, self._policy),
             self._policy,
             self._version,
             dict(declared),
@@ -109,7 +110,7 @@ def _mean_lengths(records: Iterable[JobRecord]) -> dict[str, int]:
 
 
 def recorded_workers(
-    records: Sequence[JobRecord], workers: Sequence[WorkerInfo], begin_at: int
+    records: Sequence[JobRecord], workers: Sequence[WorkerInfo], begin_at: int, policy: Policy
 ) -> tuple[WorkerPlan, ...]:  # fmt: skip
     """Return the workers as they were: those that the store knows, and those that only their jobs tell of.
 
@@ -131,7 +132,9 @@ def recorded_workers(
         slots, offers, reserved = _most_at_once(own), (*needs, ANY_TASK), None
         if worker is not None:
             slots = max(slots, worker.slots)
-            offers, reserved = (*_capabilities(worker), ANY_TASK), worker.reserved
+            offers = (*_capabilities(worker), ANY_TASK)
+            if worker.reserved != reserved_slots(policy, worker.slots, None):  # Its operator has chosen a number.
+                reserved = worker.reserved
             first_at = min(first_at, worker.started_at or first_at)
             until_ms = None if worker.state is not WorkerState.DEAD else until_ms
         if slots:

@@ -33,13 +33,13 @@ def simulate(
 
     def run(what: Sequence[SimulatedJob], scenario: Scenario, seed: int) -> Outcome:
         nonlocal done
-        outcome = replay(
-            what,
-            scenario.policy,
-            scenario.capacity,
-            seed=seed,
-            progress=None if progress is None else lambda count: progress(done + count, whole),
-        )
+        before, report = done, progress
+
+        def note(count: int) -> None:
+            if report is not None:
+                report(before + count, whole)
+
+        outcome = replay(what, scenario.policy, scenario.capacity, seed=seed, progress=note)
         done += len(what)
         return outcome
 

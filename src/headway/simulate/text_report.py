@@ -83,8 +83,8 @@ def length_of(span_ms: int) -> str:
     """Return the length of a trace."""
     seconds = span_ms / 1_000
     if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.4g} h"
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.3g} h"
 
 
 def _held_against(report: SimulationReport) -> str:
@@ -96,8 +96,8 @@ def _held_against(report: SimulationReport) -> str:
         what = "the next minutes have not happened" if report.input.kind == "now" else why
         return f"Held against nothing, because {what} ({out})."
     return (
-        f"Held against what happened: the policy in force replays p50 within {found.p50_error:.0%}, "
-        f"p90 within {found.p90_error:.0%} ({found.jobs:,} jobs; {out})."
+        f"Held against what happened: the policy in force replays p50 within {100 * found.p50_error:.0f} %, "
+        f"p90 within {100 * found.p90_error:.0f} % ({found.jobs:,} jobs; {out})."
     )
 
 

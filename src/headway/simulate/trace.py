@@ -90,10 +90,13 @@ def scaled(jobs: list[SimulatedJob], factor: float) -> list[SimulatedJob]:
     return made
 
 
-def anonymised(trace: Trace, salt: bytes, *, tenants: bool = True, tasks: bool = False) -> Trace:
-    """Return the trace with hashed names. The values in limit counters come from arguments, so they always go.
+def anonymised(
+    trace: Trace, salt: bytes, *, tenants: bool = True, tasks: bool = False, names: bool = True
+) -> Trace:  # fmt: skip
+    """Return the trace with hashed names of tenants, of tasks, and of jobs, batches and workers.
 
-    Equal names stay equal, so the policy decides as before. Without the salt no name can be guessed.
+    The values in limit counters come from arguments, so they are always hashed. Equal names stay equal, so the policy
+    decides as before. Without the salt no name can be guessed.
     """
 
     def hide(kind: str, text: str) -> str:
@@ -108,9 +111,11 @@ def anonymised(trace: Trace, salt: bytes, *, tenants: bool = True, tasks: bool =
             tenant=hide("tenant", job.tenant) if tenants and job.tenant is not None else job.tenant,
             task=hide("task", job.task) if tasks else job.task,
             limits=tuple(map(limit, job.limits)),
-            name=None if job.name is None else hide("job", job.name),
-            batch=None if job.batch is None else hide("batch", job.batch),
-            after=tuple(hide("batch" if source in batches else "job", source) for source in job.after),
+            name=hide("job", job.name) if names and job.name is not None else job.name,
+            batch=hide("batch", job.batch) if names and job.batch is not None else job.batch,
+            after=tuple(hide("batch" if source in batches else "job", source) for source in job.after)
+            if names
+            else job.after,
         )
 
     batches = {job.batch for job in trace.jobs}
@@ -128,7 +133,8 @@ def anonymised(trace: Trace, salt: bytes, *, tenants: bool = True, tasks: bool =
         if policy is not None:
             policy = replace(policy, tasks={hide("task", name): rule for name, rule in policy.tasks.items()}, limits={})
         workers = tuple(replace(worker, offers=tuple(map(_any_task, worker.offers))) for worker in workers)
-    workers = tuple(replace(worker, name=f"worker-{number}") for number, worker in enumerate(workers, 1))
+    if names:
+        workers = tuple(replace(worker, name=f"worker-{number}") for number, worker in enumerate(workers, 1))
     return replace(trace, jobs=[change(job) for job in trace.jobs], policy=policy, workers=workers)
 
 
