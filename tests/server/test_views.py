@@ -411,3 +411,83 @@ async def test_a_bad_question_about_slots_is_a_clear_problem(
     answer = await http.get(f"{API}/scale?{query}")
     assert (answer.status_code, answer.json()["code"]) == (422, code)
     assert text in answer.json()["detail"]
+
+
+async def test_a_forecast_compares_lanes_tenants_and_limits(
+    app: Headway, http: httpx.AsyncClient, store: Store
+) -> None:  # fmt: skip
+    await learn_lanes(store, seconds=10.0, task="add")
+    await put_policy(app, limits={"adds": {"concurrency": 2, "tasks": ["add"]}}, tenants={"weights": {"acme": 1}})
+    await register(store, slots=4, reserved=1, offers=("task:*",))
+    await submit(http, 12)
+    assert len(await claim(store, free=4, offers=("task:*",))) == 2  # The others wait for the limit.
+    for tenant in ("acme", "umbrella"):
+        await store.submit([a_job(task="other", lane="low", tenant=tenant) for _ in range(20)])
+    policy = (await http.get(f"{API}/policy")).json()["policy"]
+    same = (await http.post(f"{API}/forecast", json={"policy": policy})).json()
+    assert all(lane["before"] == lane["after"] for lane in same["lanes"].values())
+    assert all(row["before"] == row["after"] for row in [*same["tenants"], *same["limits"]])
+    assert same["findings"] == (await http.post(f"{API}/forecast", json={"policy": policy})).json()["findings"]
+    policy["tenants"]["weights"]["acme"] = 10
+    policy["limits"]["adds"]["concurrency"] = 4
+    changed = (await http.post(f"{API}/forecast", json={"policy": policy})).json()
+    tenants = {row["tenant"]: row for row in changed["tenants"]}
+    assert {name: (row["lane"], row["waiting"]) for name, row in tenants.items()} == {
+        "acme": ("low", 20), "umbrella": ("low", 20),
+    }  # fmt: skip
+    assert tenants["acme"]["after"]["p50"] < 0.75 * tenants["acme"]["before"]["p50"]
+    assert tenants["umbrella"]["after"]["p50"] >= tenants["umbrella"]["before"]["p50"]
+    (limit,) = changed["limits"]
+    assert (limit["limit"], limit["waiting"]) == ("adds", 10)
+    assert limit["before"]["p50"] == pytest.approx(10 * 10 / 2, rel=0.3)
+    assert limit["after"]["p50"] < 0.75 * limit["before"]["p50"]
+    more = (await http.post(f"{API}/forecast", json={"slots": 40})).json()
+    assert more["slots"] == {"before": 4, "after": 40}
+    assert more["lanes"]["low"]["after"]["p50"] < more["lanes"]["low"]["before"]["p50"]
+
+
+@pytest.mark.parametrize("store_name", ["memory"])
+async def test_a_policy_that_fails_its_check_names_the_key(http: httpx.AsyncClient) -> None:
+    wrong = {"lanes": {"low": {"level": 2, "weight": 0}}, "lanez": {}}
+    for body in ({"policy": wrong}, {"policy": wrong, "slots": 3}):
+        answer = await http.post(f"{API}/forecast", json=body)
+        assert (answer.status_code, answer.json()["code"]) == (422, "policy")
+        assert {one["key"] for one in answer.json()["problems"]} == {"lanes.low.weight", "lanez"}
+    answer = await http.post(f"{API}/forecast", json={"slots": -1})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
+
+
+@pytest.mark.proof
+async def test_a_forecast_of_100_000_jobs_takes_little(
+    http: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway.server.views.SLOW_AGE", 60.0)  # What a slider does not read again each time.
+    await learn_lanes(store, seconds=3.0)
+    await register(store, slots=20, reserved=1, offers=("task:*",))
+    for _ in range(100):
+        jobs = [
+            a_job(lane=("high", "medium", "low")[n % 3], tenant=f"t{n % 50}" if n % 2 else None) for n in range(1_000)
+        ]
+        await store.submit(jobs)
+    policy = (await http.get(f"{API}/policy")).json()["policy"]
+    policy["lanes"]["low"]["weight"] = 5
+    took = []
+    for slots in (10, 50, 1_000_000, 30, 20):
+        began = time.process_time()
+        answer = await http.post(f"{API}/forecast", json={"policy": policy, "slots": slots})
+        took.append(time.process_time() - began)
+        assert answer.status_code == 200
+    assert min(took) < 0.05, took
+
+
+async def test_a_policy_based_on_an_older_version_is_refused(http: httpx.AsyncClient, store: Store) -> None:
+    first = await http.put(f"{API}/policy", json={"max_depth": 10}, params={"if_version": 0})
+    assert (first.status_code, first.json()["version"]) == (200, 1)
+    late = await http.put(f"{API}/policy", json={"max_depth": 20}, params={"if_version": 0})
+    assert (late.status_code, late.json()["code"]) == (409, "policy_conflict")
+    assert "version 1 was applied meanwhile, and this policy is based on 0" in late.json()["detail"]
+    answers = await asyncio.gather(
+        *(http.put(f"{API}/policy", json={"max_depth": depth}, params={"if_version": 1}) for depth in (30, 40, 50))
+    )
+    assert sorted(answer.status_code for answer in answers) == [200, 409, 409]
+    assert (await http.get(f"{API}/policy")).json()["version"] == 2

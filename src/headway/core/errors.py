@@ -93,6 +93,10 @@ class PolicyError(ConfigError, code="policy"):
         self.problems = tuple(problems) or (PolicyProblem("", str(self)),)
 
 
+class PolicyConflict(HeadwayError, code="policy_conflict"):
+    """Another policy was applied since the caller read the version that its change is based on."""
+
+
 class ExpectNeeded(HeadwayError, code="expect_needed"):
     """A bulk action would change many jobs, and the caller did not say how many it expects."""
 

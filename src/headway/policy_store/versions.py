@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from headway.core.errors import PolicyError, StoreBusy
+from headway.core.errors import PolicyConflict, PolicyError, StoreBusy
 from headway.core.policy.document import BUILT_IN, Policy
 from headway.core.policy.reader import read_policy
 from headway.core.policy.writer import policy_data
@@ -115,10 +115,13 @@ async def current_version(store: Store) -> int:
     return (await _read_current_pointer(store))[0].version
 
 
-async def apply_policy(store: Store, policy: Policy, *, now_at: int, note: str = "") -> PolicyVersion:
+async def apply_policy(
+    store: Store, policy: Policy, *, now_at: int, note: str = "", if_version: int | None = None
+) -> PolicyVersion:
     """Make a policy current as a new version. If it equals the current policy, no version is added.
 
-    Of two policies that are applied at once, both are kept and the later version is current.
+    Of two policies that are applied at once, both are kept and the later version is current. With ``if_version``, the
+    second one raises ``PolicyConflict`` instead, because that version is no longer the newest.
     """
     data = policy_data(policy)
     read_policy(data, "the policy")  # A policy that cannot be read again must not become current.
@@ -130,6 +133,9 @@ async def apply_policy(store: Store, policy: Policy, *, now_at: int, note: str =
         if current is not None and current.digest == digest:
             await _finish_pending(store)
             return current
+        newest = max([pointer.version, *(applied.version for applied in known)])
+        if if_version is not None and newest != if_version:
+            raise PolicyConflict(f"version {newest} was applied meanwhile, and this policy is based on {if_version}")
         names = [document.name for document in await store.read(POLICIES) if document.name.isdecimal()]
         version = 1 + max(map(int, names), default=0)  # A damaged version keeps its number.
         made = PolicyVersion(version, now_at, note, digest, data)

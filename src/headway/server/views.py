@@ -47,6 +47,7 @@ SLOW_AGE = 5.0  # Seconds for which they share what changes slowly.
 RUNNING_READ = 1_000  # Executing jobs that a view reads.
 RUNG_TASKS = 200
 TENANTS_MAX = 1_000
+TENANTS_FORECAST = 8  # Tenants that a forecast shows: those with the most waiting jobs.
 COUNTED_ANEW = 20  # Tenants with more waiting jobs than a breakdown counts, whose jobs are counted one by one.
 KEYS_SHOWN = 10
 NOT_BLOCKED = BlockedStats()
@@ -73,6 +74,7 @@ class Views:
         self._overview: Coalescer[dict[str, Any]] = Coalescer(self._read_overview)
         self._tenants: Coalescer[dict[str, Any]] = Coalescer(self._read_tenants)
         self._limits: Coalescer[dict[str, Any]] = Coalescer(self._read_limits)
+        self._tenant_lanes: Coalescer[dict[str, dict[str, int]]] = Coalescer(self._read_tenant_lanes)
         self._breakdown: Coalescer[QueueBreakdown] = Coalescer(self._read_breakdown)
         self._dead_letters: dict[str | None, Coalescer[dict[str, Any]]] = {}
 
@@ -97,6 +99,18 @@ class Views:
     async def breakdown(self) -> QueueBreakdown:
         """Return the jobs by tenant and by limit, at most a second old."""
         return await self._breakdown.recent(NOW_AGE)
+
+    async def tenant_lanes(self) -> dict[str, dict[str, int]]:
+        """Return how many jobs wait in each lane, of the tenants with the most waiting jobs."""
+        return await self._tenant_lanes.recent(SLOW_AGE)
+
+    async def _read_tenant_lanes(self) -> dict[str, dict[str, int]]:
+        store, rows = await self._service.store(), (await self.breakdown()).tenants
+        most = sorted((name for name, row in rows.items() if row.waiting), key=lambda name: -rows[name].waiting)
+        found: dict[str, dict[str, int]] = {}
+        for name in most[:TENANTS_FORECAST]:
+            found[name] = {lane: row.waiting for lane, row in (await store.waiting_of(name)).items()}
+        return found
 
     async def _read_breakdown(self) -> QueueBreakdown:
         return await (await self._service.store()).breakdown(limit=TENANTS_MAX)

@@ -13,6 +13,7 @@ from headway.core.what_if import change_queue
 from headway.estimates.load import DEFAULT_SLOTS
 from headway.estimates.scaling import advise_slots, read_within
 from headway.server.auth import Scope
+from headway.server.forecast import ForecastComparison
 from headway.server.pages import PAGE_MAX, Page, read_cursor
 from headway.server.replies import encode, reply
 from headway.server.routing import Routes, caller_of
@@ -26,7 +27,6 @@ from headway.server.schemas.dashboard import (
     TenantPage,
 )
 from headway.server.service import service_of
-from headway.server.views import lane_estimate
 
 TenantOrder = Literal["unfairness", "tenant", "waiting", "running", "oldest", "had", "wait"]
 TENANTS_PAGE = 100
@@ -82,28 +82,29 @@ async def get_limits(request: Request) -> Response:
     return reply(await service_of(request).views.limits())
 
 
-@routes.post("/forecast", Scope.READ, ForecastReply, "What another policy or number of slots would change")
+@routes.post(
+    "/forecast",
+    Scope.READ,
+    ForecastReply,
+    "What another policy or number of slots would change",
+    problems=("policy",),
+)
 async def forecast(request: Request, wanted: ForecastRequest) -> Response:
-    """Return when a task submitted now would start, by lane, before and after a change. Nothing changes."""
+    """Return when tasks would start before and after a change, by lane, tenant and limit. Nothing changes."""
     service = service_of(request)
     now, policy = await service.forecast(), await service.policy()
     new = policy if wanted.policy is None else read_policy(wanted.policy, "the policy")
     queue = change_queue(now.queue, policy, new, wanted.slots)
-    then = now.under(new, queue)
-    lanes = {
-        name: {
-            "before": lane_estimate(now, name) if name in policy.lanes else None,
-            "after": lane_estimate(then, name) if name in new.lanes else None,
-        }
-        for name in dict.fromkeys([*policy.lanes, *new.lanes])
-    }
+    change = ForecastComparison(now, policy, now.under(new, queue), new)
     slots = [sum(worker.slots for worker in one.active_workers) for one in (now.queue, queue)]
     workers = [worker.slots for worker in queue.active_workers] or [DEFAULT_SLOTS]
     findings = check_policy(new, slots=max(workers), workers=len(workers)).findings if wanted.policy is not None else ()
     return reply(
         {
             "slots": {"before": slots[0], "after": slots[1]},
-            "lanes": lanes,
+            "lanes": change.lanes(),
+            "tenants": [*change.tenants(await service.views.tenant_lanes())],
+            "limits": [*change.limits((await service.views.breakdown()).blocked)],
             "findings": [one._asdict() for one in findings],
         }
     )

@@ -66,13 +66,16 @@ async def get_version(request: Request, version: Annotated[int, Path(ge=0, le=NU
     Scope.ADMIN,
     (PolicyReply | PolicyChecked, "It is in force; or, with `dry_run`, what it would mean."),
     "Apply a policy",
-    problems=("policy",),
+    problems=("policy", "policy_conflict"),
 )
 async def put_policy(
     request: Request,
     policy: Annotated[dict[str, Any], Body(examples=[{"lanes": {"low": {"level": 2, "weight": 2}}}])],
     dry_run: Annotated[bool, Query(description="Check it and change nothing.")] = False,
     note: Annotated[str, Query(max_length=NOTE_MAX, description="Why; kept with the version.")] = "over HTTP",
+    if_version: Annotated[
+        int | None, Query(ge=0, le=NUMBER_MAX, description="The version it is based on; 409 if that is not the newest.")
+    ] = None,
 ) -> Response:
     """Apply a policy as a new version, without a restart. The body has the keys of a policy file.
 
@@ -85,7 +88,8 @@ async def put_policy(
     if dry_run:
         return reply({"valid": True, "policy": policy_data(read), **checked})
     now_at = (await service.queue_view.fresh()).now_at
-    applied = await apply_policy(audited(store, caller_of(request).who), read, now_at=now_at, note=note)
+    store_for = audited(store, caller_of(request).who)
+    applied = await apply_policy(store_for, read, now_at=now_at, note=note, if_version=if_version)
     await service.app.in_force.refresh(store, every=0)
     return reply(_values(applied) | checked)
 

@@ -345,11 +345,28 @@ class SlotsChange(BaseModel):
     after: int
 
 
+class TenantForecast(LaneForecast):
+    """When the next task of a tenant would start, in the lane where most of its tasks wait."""
+
+    tenant: str
+    lane: str
+    waiting: int
+
+
+class LimitForecast(LaneForecast):
+    """When the last task that waits for a limit would start."""
+
+    limit: str
+    waiting: int
+
+
 class ForecastReply(BaseModel):
-    """Waits before and after, by lane."""
+    """Waits before and after, by lane, tenant and limit."""
 
     slots: SlotsChange
     lanes: dict[str, LaneForecast]
+    tenants: list[TenantForecast] = Field(description="Those with the most waiting tasks.")
+    limits: list[LimitForecast] = Field(description="Those for which the most tasks wait.")
     findings: list[PolicyFinding] = Field(description="What to be warned of in the policy.")
 
 

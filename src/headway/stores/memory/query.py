@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from heapq import merge
 
 from headway.core.job import ClassKey, JobId, JobRecord, State
 from headway.core.snapshot import ClassView, Snapshot
@@ -79,18 +80,17 @@ def snapshot(state: MemoryState) -> Snapshot:
 
 
 def stats(state: MemoryState) -> Stats:
-    lanes: dict[str, LaneStats] = {}
-    for record in state.jobs.values():
-        lane = lanes.get(record.class_key.lane, LaneStats())
-        if record.state is State.EXECUTING:
-            lane = lane._replace(executing=lane.executing + 1)
-        elif record.state is State.QUEUED and record.held:
-            lane = lane._replace(held=lane.held + 1)
-        elif record.state is State.QUEUED and record.due_at is not None:
-            lane = lane._replace(delayed=lane.delayed + 1)
-        elif record.state is State.QUEUED:
-            lane = lane._replace(waiting=lane.waiting + 1)
-        lanes[record.class_key.lane] = lane
+    # Of the jobs that wait, queues know the number, so that this stays quick however many they are.
+    counts = {lane: Counter[str]() for lane in {record.class_key.lane for record in state.jobs.values()}}
+    for key, queue in state.queues.items():
+        if waiting := len(queue.front) + sum(map(len, queue.blocked.values())):
+            counts[key.lane]["waiting"] += waiting
+    for record in state.executing.values():
+        counts[record.class_key.lane]["executing"] += 1
+    for _, seq in state.delayed:
+        record = state.by_seq[seq]
+        counts[record.class_key.lane]["held" if record.held else "delayed"] += 1
+    lanes = {lane: LaneStats(**counted) for lane, counted in counts.items()}
     for key, queue in state.queues.items():
         if queue.front:
             lane = lanes[key.lane]
@@ -120,25 +120,27 @@ def workers(state: MemoryState) -> tuple[WorkerInfo, ...]:
 def waiting_of(state: MemoryState, tenant: str) -> dict[str, LaneStats]:
     lanes: dict[str, LaneStats] = {}
     seen: set[ClassKey] = set()
-    for record in sorted(state.jobs.values(), key=lambda one: one.place):
-        if record.new.tenant == tenant and record.state is State.QUEUED and record.due_at is None:
-            key = record.class_key
-            lane = lanes.get(key.lane, LaneStats())
-            oldest_at = lane.oldest_at
-            if key not in seen:
-                seen.add(key)
-                oldest_at = _earlier(oldest_at, record.eligible_at)
-            lanes[key.lane] = LaneStats(waiting=lane.waiting + 1, oldest_at=oldest_at)
+    own = [record for record in state.jobs.values() if record.new.tenant == tenant]
+    waiting = [record for record in own if record.state is State.QUEUED and record.due_at is None]
+    for record in sorted(waiting, key=lambda one: one.place):
+        key = record.class_key
+        lane = lanes.get(key.lane, LaneStats())
+        oldest_at = lane.oldest_at
+        if key not in seen:
+            seen.add(key)
+            oldest_at = _earlier(oldest_at, record.eligible_at)
+        lanes[key.lane] = LaneStats(waiting=lane.waiting + 1, oldest_at=oldest_at)
     return lanes
 
 
 def breakdown(state: MemoryState, limit: int) -> QueueBreakdown:
     tenants: dict[str, TenantStats] = {}
     blocked: dict[str, BlockedStats] = {}
-    for key, queue in state.queues.items():
+    for queue in state.queues.values():
         here: dict[str, list[StoredJob]] = {}
-        for record in sorted(state.jobs.values(), key=lambda one: one.place):
-            if record.class_key == key and record.state is State.QUEUED and record.due_at is None and record.tenant:
+        for _, seq in merge(queue.front, *queue.blocked.values()):
+            record = state.by_seq[seq]
+            if record.tenant:
                 here.setdefault(record.tenant, []).append(record)
         for tenant in sorted(here)[:limit]:
             known, mine = tenants.get(tenant, TenantStats()), here[tenant]

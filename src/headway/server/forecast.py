@@ -1,0 +1,105 @@
+"""What another policy or number of slots would change: waits before and after, by lane, tenant and limit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from headway.core.diagnostics import LimitView
+from headway.core.job import ClassKey
+from headway.core.policy.document import Policy
+from headway.core.policy.enforced import PAUSE
+from headway.core.policy.estimate import EstimateRequest, Forecast
+from headway.server.serializers import estimate_values
+from headway.server.views import lane_estimate
+from headway.stores.base import BlockedStats
+
+LIMITS_SHOWN = 8  # Limits that a forecast shows: those for which the most jobs wait.
+
+
+class ForecastComparison:
+    """A forecast before a change and one after it."""
+
+    def __init__(self, now: Forecast, policy: Policy, then: Forecast, new: Policy) -> None:
+        self._now, self._policy = now, policy
+        self._then, self._new = then, new
+
+    def lanes(self) -> dict[str, Any]:
+        """Return when a task that is submitted now would start, by lane."""
+        before, after = self._policy.lanes, self._new.lanes
+        return {
+            name: {
+                "before": lane_estimate(self._now, name) if name in before else None,
+                "after": lane_estimate(self._then, name) if name in after else None,
+            }
+            for name in dict.fromkeys([*before, *after])
+        }
+
+    def tenants(self, lanes: Mapping[str, Mapping[str, int]]) -> Iterator[dict[str, Any]]:
+        """Yield when the next task of each tenant would start, in the lane where most of its tasks wait.
+
+        ``lanes``: how many tasks of each tenant wait in each lane.
+        """
+        for tenant, waiting in lanes.items():
+            lane = max(waiting, key=lambda name: waiting[name], default=None)
+            if lane is None:
+                continue
+            beside = {other: mine[lane] for other, mine in lanes.items() if lane in mine}
+            yield {
+                "tenant": tenant,
+                "lane": lane,
+                "waiting": waiting[lane],
+                "before": _tenant_estimate(self._now, self._policy, lane, tenant, beside),
+                "after": _tenant_estimate(self._then, self._new, lane, tenant, beside),
+            }
+
+    def limits(self, blocked: Mapping[str, BlockedStats]) -> Iterator[dict[str, Any]]:
+        """Yield when the last task that waits for each limit would start."""
+        keys = [key for key in blocked if not key.startswith(PAUSE)]
+        for key in sorted(keys, key=lambda name: -blocked[name].waiting)[:LIMITS_SHOWN]:
+            yield {
+                "limit": key,
+                "waiting": blocked[key].waiting,
+                "before": _limit_estimate(self._now, key, blocked[key]),
+                "after": _limit_estimate(self._then, key, blocked[key]),
+            }
+
+
+def tenant_place(tenant: str, beside: Mapping[str, int], policy: Policy) -> tuple[int, int]:
+    """Return how many tasks go before the next one of a tenant, and how many of them are its own.
+
+    Fair shares let each other tenant start as many tasks meanwhile as its weight allows, if tasks run equally long.
+    """
+    weights, own = policy.tenants, beside.get(tenant, 0)
+    turns = (own + 1) / weights.weights.get(tenant, weights.default_weight)
+    others = [
+        min(waiting, int(turns * weights.weights.get(other, weights.default_weight)))
+        for other, waiting in beside.items()
+        if other != tenant
+    ]
+    return own + sum(others), own
+
+
+def _tenant_estimate(
+    forecast: Forecast, policy: Policy, lane: str, tenant: str, beside: Mapping[str, int]
+) -> dict[str, Any] | None:
+    if lane not in policy.lanes:
+        return None
+    views = [view for view in forecast.queue.snapshot.classes if view.key.lane == lane]
+    key = max(views, key=lambda view: view.waiting).key if views else ClassKey(lane)
+    ahead, own = tenant_place(tenant, beside, policy)
+    return estimate_values(forecast.near(EstimateRequest(key, "", tenant, ahead, own)))
+
+
+def _limit_estimate(forecast: Forecast, key: str, blocked: BlockedStats) -> dict[str, Any] | None:
+    """Return when the last of the tasks starts that wait for a limit. Running tasks tell which task and lane it is."""
+    queue = forecast.queue
+    rule = queue.rules.limits.get(key.partition("=")[0])
+    holders = [job for job in queue.executing if key in job.held]
+    if not holders:
+        return None
+    (task, lane), _ = Counter((job.task, job.lane) for job in holders).most_common(1)[0]
+    views = () if rule is None else (LimitView(key, rule, len(holders), blocked.open_at),)
+    request = EstimateRequest(ClassKey(lane), task, ahead=max(0, blocked.waiting - 1), limits=views)
+    return estimate_values(forecast.of(request if rule is None else request._replace(blocked_by=key)))
