@@ -1,7 +1,7 @@
 """Calls that wait for others, batches and steps, as an application writes them."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from headway import (
     Context,
     CycleError,
     Headway,
+    HeadwayError,
     JobCancelled,
     JobFailed,
     Limit,
@@ -174,6 +175,39 @@ def test_wrong_graphs_are_refused_and_leave_nothing(headway: Testbed, tasks: Tas
         headway.app.task(name="any")(lambda value, other: None).call({"$out": 1}, a.out)
     assert headway.enqueued() == []
     assert headway.app.jobs() == []
+
+
+def test_each_kind_of_wrong_graph_has_a_code_and_leaves_nothing(headway: Testbed, tasks: Tasks) -> None:
+    app, row = headway.app, tasks.row
+    passing = app.task(name="passing", persist=False)(lambda: None)
+    of_acme = row.using(tenant="acme").enqueue(0)
+    with app.batch("over") as over:
+        over.add([row.call(0)])
+    with app.batch("theirs", tenant="acme") as theirs:
+        pass
+    headway.drain()
+    before, totals = len(app.jobs()), app.stats().totals["submitted"]
+    first, fetched = row.call(1), tasks.fetch.call("x")
+    wrong: dict[str, tuple[str, Callable[[], object]]] = {
+        "a cycle": ("cycle", lambda: app.enqueue_many([first.after(fetched), fetched.after(first)])),
+        "a cycle of one": ("cycle", lambda: app.enqueue_many([first.after(first)])),
+        "an unknown job": ("bad_edge", lambda: app.enqueue_many([first, row.call(2).after(app.job("0199-absent"))])),
+        "another tenant": ("bad_edge", lambda: row.using(tenant="globex", after=[of_acme]).enqueue(2)),
+        "a batch of another tenant": ("bad_edge", lambda: row.using(tenant="globex", after=[theirs]).enqueue(2)),
+        "after a transient job": ("bad_edge", lambda: app.enqueue_many([first.after(passing.call())])),
+        "a transient job": ("bad_edge", lambda: app.enqueue_many([first, passing.call().after(first)])),
+        "a transient member": ("bad_edge", lambda: over.add([passing.call()])),
+        "too many edges": ("bad_edge", lambda: row.call(2).after(*(row.call(n) for n in range(1_001))).enqueue()),
+        "a batch that has ended": ("batch_closed", lambda: over.add([first])),
+        "a batch that is not there": ("batch_not_found", lambda: app.batch_of("batch-absent").add([first])),
+    }
+    codes = {}
+    for name, (_, submit) in wrong.items():
+        with pytest.raises(HeadwayError) as refused:
+            submit()
+        codes[name] = refused.value.code
+    assert codes == {name: code for name, (code, _) in wrong.items()}
+    assert (len(app.jobs()), app.stats().totals["submitted"]) == (before, totals)
 
 
 def test_tenants_limits_and_uniqueness_need_values_that_exist(headway: Testbed, tasks: Tasks) -> None:

@@ -201,6 +201,17 @@ async def test_a_task_waits_for_at_most_a_thousand_others(http: httpx.AsyncClien
     assert problem(await http.post(TASKS, json=call(after=[f"x{n}" for n in range(1_001)]))) == (422, "invalid", None)
 
 
+async def test_a_result_of_another_type_fails_the_task_that_takes_it(http: httpx.AsyncClient, app: Headway) -> None:
+    @app.task(name="word", max_retries=0)
+    async def word() -> str:
+        return "word"
+
+    first, second = await bulk(http, call("word"), call(parameters={"a": out(0)}))
+    await run_all(app, first, second)
+    found = await read(http, second)
+    assert (found["status"], found["error"]["type"].rpartition(".")[2]) == ("failed", "BadArguments")
+
+
 async def test_a_graph_is_one_submit_to_the_store(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     graphs: list[int] = []
     original = Submitter.submit_graph
