@@ -9,6 +9,7 @@ from celery import Celery  # type: ignore[import-untyped]
 
 from headway.core.errors import StoreError
 from headway.core.log_event import LogEvent
+from headway.integrations.celery.adoption.adoption import find_adoption
 from headway.integrations.celery.broker_push import BrokerPush
 from headway.integrations.celery.ledger import CountedTask, Ledger
 from headway.integrations.celery.messages import USER_HEADER, read_message
@@ -56,6 +57,11 @@ class SendHook:
             self._send = self._app.amqp._create_task_sender()
         queue = options.get("queue")
         mark = mark_of(queue)
+        adoption = find_adoption(self._app)
+        if adoption is not None and adoption.adopts_call(name, message.body[1]):
+            if mark is not None:  # Its queue would be chosen here, but Headway needs none.
+                options.pop("queue")
+            return self._send(producer, name, message, **options)
         fixed = queue if isinstance(queue, str) else str(getattr(queue, "name", ""))
         if mark is None and not self._rules.is_ours(fixed):
             return self._send(producer, name, message, **options)

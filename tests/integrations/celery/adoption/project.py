@@ -213,6 +213,12 @@ def trace_signals() -> None:
         getattr(signals, name).connect(_traced(name), weak=False)
 
 
+def _schedule() -> dict[str, Any]:
+    if "ADOPTED_TICK" not in os.environ:
+        return {}
+    return {"each second": {"task": "work.mark", "schedule": 1.0, "args": (os.environ["ADOPTED_TICK"], ".")}}
+
+
 if "ADOPTED_STORE" in os.environ:
     trace_signals()
-    app = make_app(os.environ["ADOPTED_STORE"], os.environ["ADOPTED_EXECUTOR"])
+    app = make_app(os.environ["ADOPTED_STORE"], os.environ["ADOPTED_EXECUTOR"], beat_schedule=_schedule())

@@ -17,7 +17,7 @@ from celery.exceptions import (  # type: ignore[import-untyped]
 )
 from celery.exceptions import TimeoutError as CeleryTimeout
 
-from headway.core.errors import ConfigError, PayloadError
+from headway.core.errors import ConfigError, IdempotencyConflict, PayloadError
 from headway.integrations.celery import adoption_of
 from tests.integrations.celery.adoption.conftest import Adopted
 from tests.integrations.celery.adoption.project import Expected
@@ -44,6 +44,16 @@ def test_any_text_can_be_the_id(adopted: Adopted, task_id: str) -> None:
 def test_an_id_that_marks_a_batch_is_refused_by_name(adopted: Adopted) -> None:
     with pytest.raises(ConfigError, match="task_id must not begin with 'batch-'"):
         adopted.call("work.add", 1, task_id="batch-1")
+
+
+def test_an_id_can_be_used_again_once_its_job_has_ended(adopted: Adopted) -> None:
+    again = str(uuid.uuid4())
+    assert adopted.result("work.add", 1, task_id=again) == 1
+    assert adopted.app.AsyncResult(adopted.call("work.add", 2, task_id=again).id).get(timeout=60) == 2
+    waiting = adopted.call("work.add", 3, countdown=600)
+    with pytest.raises(IdempotencyConflict, match="was used before"):
+        adopted.call("work.add", 4, task_id=waiting.id)
+    waiting.revoke()
 
 
 def test_a_task_can_be_sent_by_name_from_an_app_that_does_not_have_it(adopted: Adopted) -> None:

@@ -187,14 +187,18 @@ class JobBackend(BaseBackend):  # type: ignore[misc]
                 time.sleep(min(interval, most))
 
     def forget(self, task_id: str) -> None:
+        if not self.remove(task_id) and self._has_original:
+            self.original.forget(task_id)
+
+    def remove(self, task_id: str) -> bool:
+        """Remove a job that has ended. Return whether there was one."""
         self._cache.pop(task_id, None)
         headway = self.adoption.headway
 
         async def purge() -> int:
             return await (await headway.client.store()).purge(_ENDED, [JobId(task_id)])
 
-        if not headway.portal.run(purge()) and self._has_original:
-            self.original.forget(task_id)
+        return headway.portal.run(purge()) > 0
 
     # ------------------------------------------------------------------ saved groups
 

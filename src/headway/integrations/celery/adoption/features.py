@@ -113,9 +113,14 @@ TASK_METHODS = [
 ]
 
 CALL_OPTIONS = [
+    *_differs(
+        FeatureKind.CALL_OPTION,
+        "an id stands for one job: while that job waits or runs, a second call with the id does not add another",
+        "task_id",
+    ),
     *_as_is(
         FeatureKind.CALL_OPTION,
-        "args kwargs countdown eta expires task_id headers link link_error retries root_id parent_id group_id "
+        "args kwargs countdown eta expires headers link link_error retries root_id parent_id group_id "
         "group_index chord chain shadow soft_time_limit add_to_parent ignore_result route_name router result_cls "
         "task_type argsrepr kwargsrepr origin stamped_headers",
     ),

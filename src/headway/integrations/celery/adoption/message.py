@@ -71,7 +71,7 @@ class MessageSignature(Signature):
         """Return the payload of a call: its message, or for a call by name its arguments."""
         message: TaskMessage | None = values.get(CALL)
         if message is None:
-            message = TaskMessage([], dict(values), {}, {})
+            message = self._named(dict(values))
         stored = message.stored()
         try:
             payload = dumps(stored, allow_nan=False).encode()
@@ -91,7 +91,17 @@ class MessageSignature(Signature):
 
     def decode(self, payload: bytes) -> tuple[list[Any], dict[str, Any]]:
         """Return the message of a job as the one argument of the function that runs it."""
-        return [read_message(payload)], {}
+        message = read_message(payload)
+        if not message.queue and not message.headers and not message.args:
+            message = self._named(message.kwargs)
+        return [message], {}
+
+    def _named(self, values: dict[str, Any]) -> TaskMessage:
+        """Return the message of a call that has its arguments by name."""
+        if not set(values) <= set(self.parameters):
+            return TaskMessage([], values, {}, {})
+        args, kwargs = self._spread(values)
+        return TaskMessage(args, kwargs, {}, {})
 
     def bind_loosely(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments by name as far as they fit. Celery has checked them if it knows the task."""

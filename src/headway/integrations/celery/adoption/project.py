@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import sys
-
-from celery.app.utils import find_app  # type: ignore[import-untyped]
-
 from headway.client.app import Headway
-from headway.core.errors import ConfigError
 from headway.integrations.celery.adoption.adoption import Adoption, adoption_of
 from headway.integrations.celery.adoption.schedule import declare_crons
+from headway.integrations.celery.app_import import import_celery_app, load_all_tasks
 
 _COLON = "/"  # In place of the colon of ``module:app``, because the path of an app has only one.
 
@@ -22,17 +17,8 @@ def app_path(project: str) -> str:
 
 def load_project(project: str) -> Adoption:
     """Import a Celery project as ``celery -A`` does and return its adoption. Raises ``ConfigError``."""
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        app = find_app(project)
-        app.loader.import_default_modules()
-        app.finalize()
-    except ConfigError:
-        raise
-    except Exception as problem:
-        message = f"the Celery app {project} cannot be imported: {type(problem).__name__}: {problem}"
-        raise ConfigError(message) from problem
+    app = import_celery_app(project)
+    load_all_tasks(app, project)
     return adoption_of(app)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from celery import signals  # type: ignore[import-untyped]
 from celery.utils.time import maybe_iso8601, maybe_make_aware  # type: ignore[import-untyped]
 
+from headway.client.context import current
 from headway.client.links import Link
 from headway.client.task import Call, Task
 from headway.core.errors import ConfigError, IdempotencyConflict
@@ -236,12 +237,22 @@ class JobSender:
             submitter.submit_many_blocking(calls)
 
     def _submit_one(self, call: Call[Any]) -> None:
+        """Submit a job. An id may be used again once its first job has ended, as on Celery."""
+        submitter = self._adoption.headway.submitter
+        conflict: IdempotencyConflict | None = None
         try:
-            self._adoption.headway.submitter.submit_blocking((call,))
-        except IdempotencyConflict:
-            if running.get() is None:
-                raise
-            # A job that runs again after a crash sends its callbacks again. The store has them from the first time.
+            if not submitter.submit_blocking((call,))[0].deduplicated:
+                return
+        except IdempotencyConflict as problem:
+            conflict = problem
+        # A job that runs again after a crash sends the same tasks again. The store has them from the first time.
+        context = current.get()
+        if context is not None and context.crashes:
+            return
+        if self._adoption.app.backend.remove(call.new.job_id):
+            submitter.submit_blocking((call,))
+        elif conflict is not None:
+            raise conflict
 
 
 def canvas_steps(adoption: Adoption, chain: Sequence[Any]) -> list[Any] | None:

@@ -101,7 +101,8 @@ def make_request(attempt: RunningAttempt) -> dict[str, Any]:
         "exchange": "",
         "routing_key": message.queue,
         "priority": message.priority,
-        "redelivered": context.crashes > 0,
+        # Each claim raises the epoch. Those that no retry explains delivered the same message again.
+        "redelivered": context.epoch > context.attempt - context.crashes,
     }
     return {
         "argsrepr": repr(message.args)[:1_024],

@@ -1,0 +1,121 @@
+"""Chains, groups and chords of adopted tasks are graphs in the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import chain, chord, group  # type: ignore[import-untyped]
+from celery.exceptions import ChordError  # type: ignore[import-untyped]
+from celery.result import GroupResult  # type: ignore[import-untyped]
+
+from headway.core.errors import ConfigError
+from headway.integrations.celery import adoption_of
+from tests.integrations.celery.adoption.conftest import Adopted
+from tests.integrations.celery.workers import eventually
+
+
+@pytest.fixture
+def add(adopted: Adopted) -> Any:
+    return adopted.app.tasks["work.add"]
+
+
+def test_a_chain_passes_results_on_and_skips_them_for_immutable_steps(adopted: Adopted, add: Any) -> None:
+    result = chain(add.s(1, 2), add.s(10), add.si(5, 5), add.s(1))()
+    assert result.get(timeout=60) == 11
+    assert [result.parent.get(), result.parent.parent.get(), result.parent.parent.parent.get()] == [10, 13, 3]
+
+
+def test_the_steps_of_a_chain_wait_in_the_store(adopted: Adopted, add: Any) -> None:
+    result = chain(add.s(1, 2).set(countdown=600), add.s(10))()
+    headway = adoption_of(adopted.app).headway
+    assert [reason.code for reason in headway.job(result.id).why()][:1] == ["depends"]
+    result.parent.revoke()
+    eventually(lambda: result.state == "REVOKED", "the step goes with the step before", lambda: result.state)
+
+
+def test_a_step_fails_with_the_step_before_it(adopted: Adopted, add: Any) -> None:
+    result = chain(adopted.app.tasks["work.fail"].s(), add.s(1), add.s(2))()
+    with pytest.raises(ValueError, match="bad"):
+        result.get(timeout=60)
+    assert adopted.app.AsyncResult(result.id).state == "FAILURE"
+
+
+def test_a_step_with_a_countdown_starts_it_when_the_step_before_has_ended(adopted: Adopted, add: Any) -> None:
+    result = chain(add.s(1, 2), add.s(10).set(countdown=0.2), add.s(100))()
+    assert result.get(timeout=60) == 113
+
+
+def test_a_group_returns_its_results_in_order(adopted: Adopted, add: Any) -> None:
+    result = group(add.s(number, number) for number in range(5))()
+    assert result.get(timeout=60) == [0, 2, 4, 6, 8]
+    assert (result.successful(), result.completed_count()) == (True, 5)
+
+
+def test_a_saved_group_can_be_restored(adopted: Adopted, add: Any) -> None:
+    result = group(add.s(1, 1), add.s(2, 2))()
+    result.save()
+    restored = GroupResult.restore(result.id, app=adopted.app)
+    assert restored.get(timeout=60) == [2, 4]
+    restored.delete()
+    assert GroupResult.restore(result.id, app=adopted.app) is None
+
+
+def test_a_chord_passes_all_results_to_its_body(adopted: Adopted, add: Any) -> None:
+    total = adopted.app.tasks["work.total"]
+    result = chord([add.s(number, number) for number in range(5)], total.s())()
+    assert result.get(timeout=60) == 20
+    assert result.parent.get() == [0, 2, 4, 6, 8]
+
+
+def test_a_group_inside_a_chain_becomes_a_chord(adopted: Adopted, add: Any) -> None:
+    total = adopted.app.tasks["work.total"]
+    result = chain(add.s(1, 1), group(add.s(1), add.s(2)), total.s(), add.s(100))()
+    assert result.get(timeout=60) == 107
+
+
+def test_chords_can_be_nested(adopted: Adopted, add: Any) -> None:
+    total = adopted.app.tasks["work.total"]
+    inner = chord([add.s(1, 1), chain(add.s(2, 2), add.s(1))], total.s())
+    assert chord([inner, add.s(10, 10)], total.s())().get(timeout=60) == 27
+
+
+def test_a_chord_whose_header_fails_fails_and_calls_its_errback(adopted: Adopted, add: Any, tmp_path: Path) -> None:
+    app, marked = adopted.app, tmp_path / "marked"
+    body = app.tasks["work.total"].s().on_error(app.tasks["work.mark"].si(str(marked), "called"))
+    result = chord([add.s(1, 1), app.tasks["work.fail"].s()], body)()
+    with pytest.raises(ChordError, match=r"raised ValueError\('bad', 3\)"):
+        result.get(timeout=60)
+    eventually(lambda: marked.exists() and marked.read_text() == "called", "the errback runs")
+
+
+def test_chunks_map_and_starmap_call_the_task_several_times(adopted: Adopted, add: Any) -> None:
+    assert add.chunks([(1, 2), (3, 4), (5, 6)], 2)().get(timeout=60) == [[3, 7], [11]]
+    assert add.map([1, 2, 3]).delay().get(timeout=60) == [1, 2, 3]
+    assert add.starmap([(1, 1), (2, 2)]).delay().get(timeout=60) == [2, 4]
+
+
+def test_callbacks_receive_the_result_and_errbacks_run_after_a_failure(
+    adopted: Adopted, add: Any, tmp_path: Path
+) -> None:
+    app, marked = adopted.app, tmp_path / "marked"
+    result = add.apply_async((1, 1), link=app.tasks["work.gather"].s("after"))
+    result.get(timeout=60)
+    assert [child.get(timeout=60) for child in result.children] == [[[2, "after"], {}]]
+    failed = app.tasks["work.fail"].apply_async(link_error=app.tasks["work.mark"].si(str(marked), "called"))
+    assert isinstance(failed.get(timeout=60, propagate=False), ValueError)
+    eventually(lambda: marked.exists() and marked.read_text() == "called", "the errback runs")
+
+
+def test_a_chord_with_tasks_on_both_sides_is_refused_by_name(adopted: Adopted, add: Any) -> None:
+    with pytest.raises(ConfigError, match=r"stay on Celery \(celery_side\)"):
+        chord([add.s(1, 1), adopted.app.tasks["celery_side"].s()], adopted.app.tasks["work.total"].s())()
+
+
+def test_a_group_is_stored_as_a_whole_or_not_at_all(adopted: Adopted, add: Any) -> None:
+    tasks = group(add.s(1, 1).set(task_id="whole-1"), add.s(object(), 1).set(task_id="whole-2"))
+    with pytest.raises(ValueError, match="argument 'x'"):
+        tasks()
+    assert adoption_of(adopted.app).headway.client is not None
+    assert adopted.app.backend.find_jobs(["whole-1", "whole-2"]) == [None, None]
