@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headway.core.errors import BadEdge, BatchClosed, BatchNotFound, CycleError
+from headway.core.errors import BadEdge, BatchClosed, BatchNotFound, CycleError, JobError
 from headway.core.job import State
 from headway.core.policy.document import BUILT_IN, Keep
-from headway.core.policy.retry import Returned, judge
+from headway.core.policy.retry import Raised, Returned, judge
 from headway.core.workflow import SETTLED_MAX, BatchQuery, BatchRecord, EdgeRule, Graph, Step
 from headway.stores.base import Store
 from headway.testing.clock import ManualClock
@@ -434,6 +434,34 @@ async def test_nothing_of_a_cancelled_batch_starts_however_large_it_is(store: St
     assert await run_all(store) == [other]
     batch = await the_batch(store, batch_id)
     assert (batch.cancelled, batch.live, batch.status) == (len(ids), 0, "cancelled")
+
+
+async def test_a_claim_meets_no_member_of_a_cancelled_batch_that_is_not_cancelled_yet(store: Store) -> None:
+    await register(store)
+    low = [node(job=a_job(lane="low")) for _ in range(4 * SETTLED_MAX)]
+    first = node(job=a_job(lane="high"))  # A claim takes it first, and the cancellation reaches it last.
+    batch_id = a_batch_id()
+    await store.submit_graph(Graph([*low, first], a_batch(open=False)._replace(batch_id=batch_id)))
+    await store.cancel_batch(batch_id)
+    assert await states(store, first.job.job_id) == [State.QUEUED]
+    assert await claim(store, free=1) == []
+    job = await the_job(store, first.job.job_id)
+    assert (job.state, job.reason) == (State.CANCELLED, f"batch {batch_id}")
+    assert await run_all(store) == []
+    assert (await the_batch(store, batch_id)).cancelled == len(low) + 1
+
+
+async def test_a_dead_letter_counts_as_failed_until_it_is_retried(store: Store) -> None:
+    await register(store)
+    batch_id, [job_id] = await submit_batch(store, 1)
+    lease = await claim_one(store)
+    await end(store, lease._replace(attempts=99), Raised(JobError("ValueError", "bad")))
+    assert (await the_job(store, job_id)).state is State.DEAD_LETTER
+    batch = await the_batch(store, batch_id)
+    assert (batch.failed, batch.live, batch.status) == (1, 0, "failed")
+    await store.retry([job_id])
+    batch = await the_batch(store, batch_id)
+    assert (batch.failed, batch.live, batch.waiting) == (0, 1, 1)
 
 
 async def test_cancelling_a_batch_cancels_its_child_batches(store: Store) -> None:

@@ -10,7 +10,7 @@ from headway.core.errors import BadEdge, CycleError, IdempotencyConflict
 from headway.core.job import State
 from headway.core.policy.document import BUILT_IN, Keep
 from headway.core.policy.retry import Raised, Returned, judge
-from headway.core.workflow import EDGES_MAX, SETTLED_MAX, Edge, EdgeRule, Graph, GraphNode, SourceStatus
+from headway.core.workflow import EDGES_MAX, GRAPH_MAX, SETTLED_MAX, Edge, EdgeRule, Graph, GraphNode, SourceStatus
 from headway.stores.base import Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
@@ -443,8 +443,11 @@ async def test_a_wrong_graph_leaves_nothing_behind(store: Store) -> None:
     with pytest.raises(BadEdge) as unknown:
         await store.submit_graph(Graph((node(), node(an_id()))))
     assert unknown.value.facts["index"] == 1
-    with pytest.raises(BadEdge):
-        await store.submit_graph(Graph((node(*[an_id() for _ in range(EDGES_MAX + 1)]),)))
+    sources = [node() for _ in range(EDGES_MAX + 1)]
+    with pytest.raises(BadEdge, match="waits for 1,001 others, at most 1,000 are allowed"):
+        await store.submit_graph(Graph((*sources, node(*(one.job.job_id for one in sources)))))
+    with pytest.raises(BadEdge, match="at most 100,000 jobs, got 100,001"):
+        await store.submit_graph(Graph([node()] * (GRAPH_MAX + 1)))
     with pytest.raises(BadEdge):
         await store.submit_graph(Graph((node(job=a_job(persist=False)),)))
     assert (await store.stats()).totals == before.totals
