@@ -6,7 +6,9 @@ import pytest
 
 from headway.core.job import JobId, State
 from headway.core.lease import Report
+from headway.core.search import JobSearch, plain_words, stored_arguments
 from headway.stores.base import Exchange, JobQuery, Store, end_place, next_page
+from headway.stores.searching import scan, source_of
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import a_job, claim, register, submit
 
@@ -153,3 +155,36 @@ async def test_ids_are_found_like_jobs(store: Store) -> None:
         jobs = await store.find(query)
         assert await store.find_ids(query) == [(job.seq, job.job_id) for job in jobs], query
     assert len(await store.find_ids(JobQuery(states=(State.FAILED,), limit=5_000))) == MANY
+
+
+@pytest.mark.parametrize(
+    "words, found",
+    [
+        (("ann",), [0, 1, 3]),
+        (("ANN", "invoice"), [1]),
+        (("ärger",), [2]),
+        (("C:\\temp",), [4]),
+        (('say "hi"',), [4]),
+        (("a_n",), []),
+        (("x" * 400,), [5]),
+    ],
+)
+async def test_a_search_finds_words_in_arguments(store: Store, words: tuple[str, ...], found: list[int]) -> None:
+    texts = [
+        '{"to":"Ann"}',
+        '{"to":"ann","subject":"Invoice 7"}',
+        '{"to":"ÄRGER"}',
+        '{"to":"Änn and ann"}',
+        '{"path":"C:\\\\temp","text":"say \\"hi\\""}',
+        '{"long":"' + "x" * 400 + '"}',
+    ]
+    ids = await submit(store, *(a_job(payload=b"\x01" + text.encode()) for text in texts))
+    visits = [visit async for visit in scan(source_of(store), JobSearch(words=words), lambda _: None, stored_arguments)]
+    fitting = [visit.job.job_id for visit in visits if visit.job is not None and visit.fits]
+    assert fitting == [ids[number] for number in reversed(found)]
+    assert sum(visit.looked for visit in visits) == len(texts)
+    look, plain = store.abilities.match_words, plain_words(words)
+    if look is not None and plain:  # Jobs without the words are not read.
+        may = await look(ids, plain)
+        assert {ids[number] for number in found} <= may
+        assert (ids[0] in may) == all(word in texts[0].lower() for word in plain)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from headway.observability.redaction import HIDDEN, SECRETS, is_secret, redact
+from headway.observability.redaction import HIDDEN, SECRETS, ArgumentRedactor, is_secret, redact
+from tests.core.test_search import JOB
 
 
 @pytest.mark.parametrize(
@@ -42,3 +45,21 @@ def test_values_are_hidden_wherever_they_lie() -> None:
 
 def test_nothing_is_hidden_where_no_word_is_given() -> None:
     assert redact({"password": "x"}, ()) == {"password": "x"}
+
+
+@pytest.mark.parametrize(
+    "payload, shown",
+    [
+        (b'\x01{"to":"ann", "n":1.50}', b'\x01{"to":"ann", "n":1.50}'),  # As it was written.
+        (b'\x01{"Api-Key":"k","to":"ann"}', f'\x01{{"Api-Key":"{HIDDEN}","to":"ann"}}'.encode()),
+        (b'\x01{"tokens":3}', b'\x01{"tokens":3}'),
+        (b'\x01{"iban":"DE99"}', f'\x01{{"iban":"{HIDDEN}"}}'.encode()),
+        (b'\x01{"password":', b""),
+        (b"", b""),
+    ],
+)
+def test_stored_arguments_are_shown_without_secrets(payload: bytes, shown: bytes) -> None:
+    redactor = ArgumentRedactor(SECRETS, {JOB.task: ("iban",)})
+    assert redactor.arguments_of(replace(JOB, payload=payload)) == shown
+    if b"iban" in payload:
+        assert redactor.arguments_of(replace(JOB, payload=payload, task="other")) == payload

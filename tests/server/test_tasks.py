@@ -388,7 +388,7 @@ async def test_a_filter_with_a_typo_is_refused(http: httpx.AsyncClient) -> None:
     for path, words in (
         (f"{TASKS}?tenent=acme", "'tenent' here; did you mean 'tenant'? (parameters: age, age_max, "),
         (f"{TASKS}?=", "no parameter '' here"),
-        (f"{TASKS}/x?full=1", "'full' here (it takes none)"),
+        (f"{TASKS}/x?full=1", "'full' here (parameters: redact)"),
         (f"{TASKS}?tenant=a&tenant=b", "tenant is given twice"),
     ):
         answer = await http.get(path)

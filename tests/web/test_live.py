@@ -251,6 +251,19 @@ def test_a_job_is_copied_as_a_command_that_submits_it_again(site: Site, open_pag
     assert command == f'headway submit mail.send --json-args \'{{"to":"{to}"}}\' --priority medium --tenant acme'
 
 
+def test_secrets_in_arguments_do_not_reach_the_page(own_site: Site, open_page: OpenPage) -> None:
+    job_id = own_site.submit("mail.send", {"to": "ann", "api_key": "k-hunter2"})
+    watched = open_page(f"{own_site.ui}jobs?q=ann")
+    expect(watched.row("mail.send")).to_contain_text("redacted")
+    replies: list[str] = []
+    watched.page.on("response", lambda reply: replies.append(reply.text()) if "/tasks" in reply.url else None)
+    watched.page.goto(f"{own_site.ui}jobs/{job_id}")
+    expect(watched.page.locator("pre").first).to_contain_text("redacted")
+    assert not any("hunter2" in text for text in (watched.page.content(), *replies))
+    watched.page.goto(f"{own_site.ui}jobs?q=hunter2")
+    expect(watched.page.get_by_text("No job matches.")).to_be_visible()
+
+
 def test_large_numbers_are_shown_exactly(own_site: Site, open_page: OpenPage) -> None:
     job_id = own_site.submit("mail.send", {"number": 12345678901234567890})
     watched = open_page(f"{own_site.ui}jobs/{job_id}")

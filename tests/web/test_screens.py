@@ -73,6 +73,7 @@ def test_a_job_shows_what_it_is_and_why_it_waits(site: Site, open_page: OpenPage
     assert reasons[0]["code"] in ("ladder", "limit", "slots_full", "reserved")
     expect(watched.page.get_by_role("heading", name="Arguments")).to_be_visible()
     expect(watched.page.locator("pre").first).to_contain_text(task["payload"]["parameters"]["month"])
+    expect(watched.page.get_by_text(re.compile("Not known yet|p50 to p90"))).to_be_visible()
 
 
 def test_a_finished_job_shows_its_result_and_a_failed_one_its_error(site: Site, open_page: OpenPage) -> None:

@@ -17,7 +17,7 @@ const HISTORY_FROM_MS = 10_000; // Milliseconds after which the history is drawn
 const ENDED = ["completed", "failed", "cancelled", "dead_letter"];
 
 export function Job({ id }: { id: string }) {
-  const { data: task, problem, reload } = useResource(id, () => get<TaskReply>(`tasks/${part(id)}`));
+  const { data: task, problem, reload } = useResource(id, () => get<TaskReply>(`tasks/${part(id)}`, { redact: true }));
   useEvents(id, task?.status, reload);
   if (task === null) {
     if (problem?.status === 404) {

@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { ActionButtons, actionsFor, Confirmations } from "./actions";
 import { get } from "./api";
 import type { TaskPage, TaskReply } from "./api.gen";
-import { brief, parameters, plural, seconds } from "./format";
+import { brief, full, parameters, plural, seconds } from "./format";
 import { list } from "./keys";
 import { selected } from "./live";
 import { REASONS } from "./reasons";
@@ -20,6 +20,7 @@ const LIMITS = [
   ["100", "100"],
   ["500", "500"],
 ] as const;
+const COSTLY = 5_000; // Jobs that a search has passed.
 const STATE = /(^|\s)state:(\S+)/;
 /** Columns, with a class for their width: it does not depend on the rows, so nothing moves when they change. */
 const HEAD = [
@@ -116,12 +117,21 @@ export function Jobs() {
   const cursor = query.value.get("cursor");
   const key = `${text}\n${limit}\n${cursor}`;
   // Rows come first. Why they wait takes longer to compute, and follows.
-  const plain = useResource(key, () => get<TaskPage>("tasks", { q: text, limit, cursor }), { live: false });
-  const explained = useResource(key, () => get<TaskPage>("tasks", { q: text, limit, cursor, explain: true }));
+  const wanted = { q: text, limit, cursor, redact: true };
+  const plain = useResource(/\bwhy:/.test(text) ? null : key, () => get<TaskPage>("tasks", wanted), { live: false });
+  // A search that reads many jobs is not repeated by itself.
+  const [costly, setCostly] = useState("");
+  const read = async () => {
+    const page = await get<TaskPage>("tasks", { ...wanted, explain: true });
+    setCostly((page.searched ?? 0) > COSTLY ? key : "");
+    return page;
+  };
+  const explained = useResource(key, read, { live: costly !== key });
   const data = explained.data ?? plain.data;
   const problem = explained.problem;
   const rows = useStableRows(data?.items);
   const state = STATE.exec(text)?.[2] ?? "";
+  const words = text.split(/\s+/).some((one) => one && !/^\w+:/.test(one));
   // A power of two, so that the axis of all bars seldom changes.
   const longest = 2 ** Math.ceil(Math.log2(Math.max(1, ...rows.map((row) => row.estimate?.p90 ?? 0))));
   const body = useRef<HTMLTableSectionElement>(null);
@@ -161,10 +171,13 @@ export function Jobs() {
       {data === null ? null : rows.length === 0 ? (
         <div class="card">
           {data.next_cursor ? (
-            <Empty title="None of the newest 5,000 jobs matches.">
+            <Empty title={`None of the ${cursor ? "next" : "newest"} ${full(data.searched ?? 0)} jobs matches.`}>
               <button type="button" onClick={() => setQuery({ cursor: data.next_cursor })}>
                 Search older jobs
               </button>
+              {words && (
+                <small>Words are compared with the arguments of each job, which takes longer than fields.</small>
+              )}
             </Empty>
           ) : text ? (
             <Empty title="No job matches.">
@@ -227,14 +240,21 @@ export function Jobs() {
             Newest
           </button>
         )}
-        {data?.next_cursor && (
+        {data?.next_cursor && rows.length > 0 && (
           <button type="button" onClick={() => setQuery({ cursor: data.next_cursor })}>
             Older
           </button>
         )}
+        {data?.next_cursor && rows.length > 0 && rows.length < Number(limit) && (
+          <small>
+            {rows.length} of the {cursor ? "next" : "newest"} {full(data.searched ?? 0)} jobs match.
+          </small>
+        )}
         <span class="grow" />
-        <small>Rows</small>
-        <Choice name="Rows" value={limit as "50"} options={LIMITS} onChange={(value) => setQuery({ limit: value })} />
+        <span class="row">
+          <small>Rows</small>
+          <Choice name="Rows" value={limit as "50"} options={LIMITS} onChange={(value) => setQuery({ limit: value })} />
+        </span>
       </div>
       {chosen.length > 0 && (
         <div class="acting">

@@ -98,8 +98,8 @@ class StoreOperator:
         """Return the jobs that fit a search, newest first. ``before``: the ``seq`` at which the previous page ended."""
         found: list[JobRecord] = []
         async with aclosing(matching(self._store, await self.policy(), search, None, before)) as jobs:
-            async for job, fits in jobs:
-                if fits:
+            async for _, _, job, fits in jobs:
+                if job is not None and fits:
                     found.append(job)
                 if len(found) == limit:
                     break

@@ -6,6 +6,7 @@ appear in the arguments of a job. Quotes keep spaces together. All words must fi
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -110,8 +111,22 @@ def write_search(search: JobSearch) -> str:
     return " ".join([*found, *(_quoted(word, bare=True) for word in search.words)])
 
 
-def matches(search: JobSearch, job: JobRecord, reason_of: Callable[[JobRecord], str | None]) -> bool:
-    """Return whether a job fits a search. ``reason_of`` returns the code of the first reason why a job waits."""
+def stored_arguments(job: JobRecord) -> bytes:
+    """Return the arguments of a job as the store has them."""
+    return job.payload
+
+
+def matches(
+    search: JobSearch,
+    job: JobRecord,
+    reason_of: Callable[[JobRecord], str | None],
+    arguments_of: Callable[[JobRecord], bytes] = stored_arguments,
+) -> bool:
+    """Return whether a job fits a search.
+
+    ``reason_of`` returns the code of the first reason why a job waits, and ``arguments_of`` the arguments as JSON, in
+    which words are looked for.
+    """
     return (
         (not search.states or job.state in search.states)
         and (not search.tasks or any(fnmatchcase(job.task, task) for task in search.tasks))
@@ -122,7 +137,7 @@ def matches(search: JobSearch, job: JobRecord, reason_of: Callable[[JobRecord], 
         and (search.after_at is None or job.submitted_at >= search.after_at)
         and (search.before_at is None or job.submitted_at < search.before_at)
         and (not search.errors or any(_has_error(job, error) for error in search.errors))
-        and (not search.words or _has_words(job, search.words))
+        and (not search.words or _has_words(arguments_of(job), search.words))
         and (not search.reasons or reason_of(job) in search.reasons)
     )
 
@@ -147,9 +162,20 @@ def _has_error(job: JobRecord, error: str) -> bool:
     return found is not None and (found.type == error or error.casefold() in found.message.casefold())
 
 
-def _has_words(job: JobRecord, words: Sequence[str]) -> bool:
-    text = job.payload.decode(errors="replace").casefold()
-    return all(word.casefold() in text for word in words)
+def _has_words(arguments: bytes, words: Sequence[str]) -> bool:
+    text = arguments.decode(errors="replace").casefold()
+    return all(any(form in text for form in _forms(word)) for word in words)
+
+
+def _forms(word: str) -> set[str]:
+    """Return how JSON may write a word: as it is, with quotes and backslashes escaped, or in ASCII alone."""
+    escaped = (json.dumps(word, ensure_ascii=ascii_only)[1:-1] for ascii_only in (False, True))
+    return {form.casefold() for form in (word, *escaped)}
+
+
+def plain_words(words: Sequence[str]) -> list[str]:
+    """Return the words that JSON writes in one form only, in lower case, so that a store can look for them."""
+    return [word.lower() for word in words if word.isascii() and word.isprintable() and not set(word) & set('"\\')]
 
 
 def _known(name: str) -> str:

@@ -19,10 +19,11 @@ from headway.core.job import JobId, JobRecord, State
 from headway.core.policy.document import DAY, Policy
 from headway.core.policy.why import ReasonIndex
 from headway.core.search import JobSearch, parse_search, write_search
+from headway.observability.redaction import ArgumentRedactor
 from headway.security.audit import Group, record
 from headway.stores.base import JobQuery, Store
 from headway.stores.paging import find_in_steps, without_values
-from headway.stores.searching import is_indexed, needs_reasons, query_of, scan
+from headway.stores.searching import Visit, is_indexed, needs_reasons, query_of, scan, source_of
 
 BULK = "bulk"  # The kind of these documents. Their names are ids of operations.
 PAGE = 500  # Jobs that one step changes, so that it blocks the store's other writers only briefly.
@@ -34,6 +35,7 @@ IDS_AT_ONCE = 10_000  # Ids that one read brings, about a megabyte.
 OWNED_MS = 30_000  # Milliseconds of silence after which another process goes on with an operation.
 KEPT_MS = 30 * DAY
 KEPT_MAX = 200  # Ended operations.
+REDACTOR = ArgumentRedactor()  # Searches do not look into secrets.
 RESUME_EVERY = 10.0  # Seconds between looks for operations that no process works on.
 
 Action = Literal["cancel", "retry", "run_now", "change_lane", "replay", "purge"]
@@ -102,12 +104,18 @@ def check_expected(expect: int | None, count: int) -> None:
 
 
 async def matching(
-    store: Store, policy: Policy, search: JobSearch, tenant: str | None, before: int | None = None
-) -> AsyncGenerator[tuple[JobRecord, bool]]:
-    """Yield the jobs that a search visits, newest first, each with whether it fits."""
+    store: Store,
+    policy: Policy,
+    search: JobSearch,
+    tenant: str | None,
+    before: int | None = None,
+    redactor: ArgumentRedactor = REDACTOR,
+) -> AsyncGenerator[Visit]:
+    """Yield what a search meets, newest first."""
     reason_of = ReasonIndex(await store.diagnose(), policy).code_of if needs_reasons(search) else _no_reason
-    async for job, fits in scan(store.find_ids, store.get, search, reason_of, tenant=tenant, before=before):
-        yield job, fits
+    found = scan(source_of(store), search, reason_of, redactor.arguments_of, tenant=tenant, before=before)
+    async for visit in found:
+        yield visit
 
 
 def _no_reason(_: JobRecord) -> str | None:
@@ -115,15 +123,21 @@ def _no_reason(_: JobRecord) -> str | None:
 
 
 async def count_matching(
-    store: Store, policy: Policy, action: str, search: JobSearch, tenant: str | None, lane: str | None = None
+    store: Store,
+    policy: Policy,
+    action: str,
+    search: JobSearch,
+    tenant: str | None,
+    lane: str | None = None,
+    redactor: ArgumentRedactor = REDACTOR,
 ) -> BulkCount:
     """Count the jobs that an action would change."""
     until = time.monotonic() + COUNT_SECONDS
     if is_plain(action, search, tenant):
         return await _count_plain(store, query_of(search, tenant=tenant), until)
     count, examples = 0, list[JobRecord]()
-    async for job, fits in matching(store, policy, search, tenant):
-        if fits and _concerns(action, lane, job):
+    async for _, _, job, fits in matching(store, policy, search, tenant, redactor=redactor):
+        if job is not None and fits and _concerns(action, lane, job):
             count += 1
             if len(examples) < EXAMPLES:
                 examples.append(job)
@@ -207,9 +221,10 @@ async def read_operations(store: Store) -> list[tuple[str, BulkRecord]]:
 class BulkRunner:
     """Works through operations for one process, and goes on with those that other processes have left."""
 
-    def __init__(self, store: Store, policy: Callable[[], Policy]) -> None:
+    def __init__(self, store: Store, policy: Callable[[], Policy], redactor: ArgumentRedactor = REDACTOR) -> None:
         self._store = store
         self._policy = policy
+        self._redactor = redactor
         self._owner = uuid.uuid4().hex
 
     async def __call__(self) -> float | None:
@@ -254,12 +269,13 @@ class BulkRunner:
         if is_plain(kept.action, search, kept.tenant):
             return await self._page_of_ids(kept, search)
         page, last = list[JobId](), kept.before
-        async for job, fits in matching(self._store, self._policy(), search, kept.tenant, kept.before):
-            if kept.before is None and job.submitted_at > kept.created_at:
+        found = matching(self._store, self._policy(), search, kept.tenant, kept.before, self._redactor)
+        async for seq, _, job, fits in found:
+            if kept.before is None and job is not None and job.submitted_at > kept.created_at:
                 continue  # It came after the operation.
-            if fits and _concerns(kept.action, kept.lane, job):
+            if job is not None and fits and _concerns(kept.action, kept.lane, job):
                 page.append(job.job_id)
-            last = job.seq
+            last = seq
             if len(page) >= PAGE:
                 return page, last, False
         return page, last, True

@@ -1,9 +1,13 @@
-"""Hides values in logs and traces if the name of their parameter or key looks like a secret."""
+"""Hides values in logs, traces and the dashboard if the name of their parameter or key looks like a secret."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import msgspec
+
+from headway.core.job import JobRecord
 
 HIDDEN = "…redacted…"
 # A name is secret if it contains one of these between underscores: ``token`` hides ``access_token``, not ``tokens``.
@@ -27,3 +31,29 @@ def is_secret(name: object, words: Sequence[str]) -> bool:
         return False
     padded = f"_{''.join('_' if letter in '-. ' else letter for letter in name.lower())}_"
     return any(f"_{word.lower()}_" in padded for word in words)
+
+
+class ArgumentRedactor:
+    """Hides secrets in the stored arguments of jobs. ``by_task``: further words that a task declares as secret."""
+
+    def __init__(self, words: Sequence[str] = SECRETS, by_task: Mapping[str, Sequence[str]] = {}) -> None:
+        self._words = tuple(words)
+        self._by_task = by_task
+
+    def arguments_of(self, job: JobRecord) -> bytes:
+        """Return the payload of a job with its secrets hidden. One that cannot be read becomes empty."""
+        words, payload = (*self._words, *self._by_task.get(job.task, ())), job.payload
+        lower = payload.lower()
+        if not any(_longest_part(word) in lower for word in words):
+            return payload
+        try:
+            values = msgspec.json.decode(payload[1:])
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return b""
+        hidden = redact(values, words)
+        return payload if hidden == values else payload[:1] + msgspec.json.encode(hidden)
+
+
+def _longest_part(word: str) -> bytes:
+    """Return the part of a word that every name with this word contains, whatever stands between its parts."""
+    return max(word.lower().replace("-", "_").split("_"), key=len).encode()

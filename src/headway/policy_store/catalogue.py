@@ -34,6 +34,7 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     limits: tuple[LimitRule, ...] = ()
     unique: bool = False
     unique_by: tuple[str, ...] | None = None  # The parameters that ``unique`` compares; None for all of them.
+    redact: tuple[str, ...] = ()  # Parameters that logs, traces and the dashboard hide.
     parameters: dict[str, Any] = {}
     doc: str = ""
 

@@ -7,7 +7,7 @@ import ipaddress
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from urllib.parse import parse_qsl
 
@@ -61,6 +61,7 @@ class Principal:
     open: bool = False
     tasks: tuple[str, ...] | None = None  # Patterns of the tasks that a worker token is bound to.
     rate: str | None = None  # How often its token may submit, if the token has a rate.
+    browser: bool = False  # The session of a browser.
 
     def may(self, scope: Scope) -> bool:
         return scope is Scope.PUBLIC or scope in self.scopes or Scope.ADMIN in self.scopes
@@ -191,7 +192,7 @@ async def authenticate(scope: AsgiScope, auth: AuthState) -> Principal:
     if auth.browsers is not None and (secret := cookie_of(scope)) is not None:
         session = await auth.browsers.find(secret)
         if session is not None and (grant := tokens.grant(session.token_id)) is not None:
-            return _caller(grant)
+            return replace(_caller(grant), browser=True)
     if tokens.open:
         return EVERYTHING
     if tokens.may_open and not tokens.seen:  # The tokens could not be read.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from starlette.responses import Response
@@ -12,18 +13,20 @@ from starlette.responses import Response
 from headway.core.job import JobId, JobRecord
 from headway.core.policy.document import Policy
 from headway.core.search import JobSearch
+from headway.observability.redaction import ArgumentRedactor
 from headway.server.problems import Problem
 from headway.server.replies import encode
 from headway.server.serializers import task_values
 from headway.server.service import Service
 from headway.stores.base import JobQuery, next_page
-from headway.stores.paging import Get, find_in_steps, get_in_steps
-from headway.stores.searching import FindIds, ids_by_find, needs_reasons, scan
+from headway.stores.paging import find_in_steps, get_in_steps
+from headway.stores.searching import SearchSource, ids_by_find, needs_reasons, scan, source_of
 
 PAGE, PAGE_MAX = 50, 500  # Items of a list: by default, and at most.
 PAGE_BYTES = 4 << 20  # Maximum bytes of a page. A single larger item has a page of its own.
 LISTED_MAX = 1 << 10  # Bytes of parameters or a result that a list shows without `include`.
-SCANNED_MAX = 5_000  # Tasks that one page of a search looks at.
+READ_MAX = 20_000  # Tasks that one page of a search reads, in about half a second of processor time,
+LOOKED_MAX = 100_000  # and tasks that it passes, if the store leaves out those without the words of the search.
 LARGE = ("parameters", "result")  # The fields that a list leaves out if they are larger.
 
 
@@ -47,20 +50,27 @@ class Page:
         self._size += len(body)
         return True
 
-    def answer(self, next_cursor: str | None) -> Response:
+    def answer(self, next_cursor: str | None, **more: Any) -> Response:
         head = b'{"%s":[' % self._name.encode()
-        body = head + b",".join(self._items) + b'],"next_cursor":' + encode(next_cursor) + b"}"
-        return Response(body, media_type="application/json")
+        rest = encode({"next_cursor": next_cursor} | more)
+        return Response(head + b",".join(self._items) + b"]," + rest[1:], media_type="application/json")
 
 
 async def task_page(
-    service: Service, query: JobQuery, *, include: Collection[str] = (), history: bool = False, explain: bool = False
+    service: Service,
+    query: JobQuery,
+    *,
+    include: Collection[str] = (),
+    history: bool = False,
+    explain: bool = False,
+    hide: bool = False,
 ) -> Response:
     """Return a page of the tasks that a query finds. ``explain``: with why each waiting task waits.
 
+    ``hide``: without the secrets in arguments.
     A process builds only a few pages at the same time, and reads a few jobs at a time, so that memory stays bounded.
     """
-    policy = await service.policy()
+    policy, redactor = await service.policy(), await service.redactor() if hide else None
     find = service.client.find if history else (await service.store()).find
     page, shown = Page("items", query.limit), query
     rows = await service.views.rows() if explain else None
@@ -68,7 +78,7 @@ async def task_page(
         async for job in find_in_steps(find, query._replace(limit=query.limit + 1)):
             after = next_page(query, job)
             more = {} if rows is None else await rows.explain(job)
-            if not page.add(listed_task(job, policy, write_cursor(after), include) | more):
+            if not page.add(listed_task(job, policy, write_cursor(after), include, redactor) | more):
                 return page.answer(write_cursor(shown))
             shown = after
     return page.answer(None)
@@ -84,32 +94,34 @@ async def search_page(
     include: Collection[str] = (),
     history: bool = False,
     explain: bool = False,
+    hide: bool = False,
 ) -> Response:
     """Return a page of the tasks that fit a search. It ends early after many tasks that do not fit.
 
-    A page that is not full but has a cursor goes on where it ended.
+    A page that is not full but has a cursor goes on where it ended. Searches do not look into secrets.
     """
-    policy, store, page, seen = await service.policy(), await service.store(), Page("items", most), 0
+    policy, store, page = await service.policy(), await service.store(), Page("items", most)
+    redactor, looked, read = await service.redactor(), 0, 0
     rows = await service.views.rows() if explain or needs_reasons(search) else None
     reason_of = rows.reason_of if rows is not None else _no_reason
     last = before
     async with service.listing:
-        find_ids: FindIds = store.find_ids
-        get: Get = store.get
+        source = source_of(store)
         if history and service.app.settings.history is not None and store.abilities.archive_source is not None:
-            find_ids, get = ids_by_find(service.client.find), service.client.read_jobs
-        scanned = scan(find_ids, get, search, reason_of, tenant=tenant, before=before)
-        async with aclosing(scanned) as found:
-            async for job, fits in found:
-                seen += 1
-                if fits:
+            source = SearchSource(ids_by_find(service.client.find), service.client.read_jobs)
+        visits = scan(source, search, reason_of, redactor.arguments_of, tenant=tenant, before=before)
+        async with aclosing(visits) as found:
+            async for visit in found:
+                job = visit.job
+                if job is not None and visit.fits:
                     more = await rows.explain(job) if explain and rows is not None else {}
-                    if not page.add(listed_task(job, policy, str(job.seq), include) | more):
-                        return page.answer(str(last))
-                last = job.seq
-                if seen >= SCANNED_MAX:
-                    return page.answer(str(last))
-    return page.answer(None)
+                    shown = listed_task(job, policy, str(job.seq), include, redactor if hide else None)
+                    if not page.add(shown | more):
+                        return page.answer(str(last), searched=looked)
+                last, looked, read = visit.seq, looked + visit.looked, read + (job is not None)
+                if read >= READ_MAX or looked >= LOOKED_MAX:
+                    return page.answer(str(last), searched=looked)
+    return page.answer(None, searched=looked)
 
 
 def _no_reason(_: JobRecord) -> str | None:
@@ -117,21 +129,37 @@ def _no_reason(_: JobRecord) -> str | None:
 
 
 async def named_tasks(
-    service: Service, job_ids: Sequence[JobId], *, tenant: str | None, start: int, most: int, include: Collection[str]
+    service: Service,
+    job_ids: Sequence[JobId],
+    *,
+    tenant: str | None,
+    start: int,
+    most: int,
+    include: Collection[str],
+    hide: bool = False,
 ) -> Response:
     """Answer with the tasks of these ids that exist, in this order. The cursor counts the ids that were looked up."""
     policy, page, done = await service.policy(), Page("items", most), start
+    redactor = await service.redactor() if hide else None
     async with service.listing:
         async for job in get_in_steps(service.client.read_jobs, job_ids[start:]):
             shown = job if job is not None and tenant in (None, job.tenant) else None
-            if shown is not None and not page.add(listed_task(shown, policy, str(done + 1), include)):
+            if shown is not None and not page.add(listed_task(shown, policy, str(done + 1), include, redactor)):
                 return page.answer(str(done))
             done += 1
     return page.answer(None)
 
 
-def listed_task(job: JobRecord, policy: Policy, cursor: str, include: Collection[str] = ()) -> dict[str, Any]:
+def listed_task(
+    job: JobRecord,
+    policy: Policy,
+    cursor: str,
+    include: Collection[str] = (),
+    redactor: ArgumentRedactor | None = None,
+) -> dict[str, Any]:
     """Return a task as lists show it: without large parameters and results, unless ``include`` names them."""
+    if redactor is not None:
+        job = replace(job, payload=redactor.arguments_of(job))
     sizes = {"parameters": len(job.payload), "result": len(job.result or b"")}
     omitted = [name for name in LARGE if sizes[name] > LISTED_MAX and name not in include]
     return task_values(job, policy, omitted=omitted) | {"omitted": omitted, "cursor": cursor}

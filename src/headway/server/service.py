@@ -19,6 +19,7 @@ from headway.core.policy.positions import QueuePositions
 from headway.estimates.accuracy import EstimateAccuracy
 from headway.estimates.forecaster import Forecaster
 from headway.maintenance.bulk import BulkRunner
+from headway.observability.redaction import ArgumentRedactor
 from headway.observability.store_check import StoreCheck
 from headway.protocol.sessions import AddressSigner
 from headway.runtime.bounded_wait import end_tasks
@@ -160,11 +161,16 @@ class Service:
             await self._gateway.close()
         await self.app.aclose()
 
+    async def redactor(self) -> ArgumentRedactor:
+        """Return what hides secrets in arguments. It follows the catalogue."""
+        await self.known.read_secrets()
+        return ArgumentRedactor(self.app.settings.redact, self.known.secrets)
+
     async def bulk(self) -> BulkRunner:
         """Return what runs the bulk actions of this process."""
         store = await self.store()
         if self._bulk is None:
-            self._bulk = BulkRunner(store, lambda: self.app.policy)
+            self._bulk = BulkRunner(store, lambda: self.app.policy, await self.redactor())
         return self._bulk
 
     def start_bulk(self, operation_id: str) -> None:

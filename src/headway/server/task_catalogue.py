@@ -28,6 +28,7 @@ class TaskCache:
         self._entries: dict[str, TaskEntry] = {}
         self._tasks: dict[str, Task[Any, Any, Any]] = {}
         self._named: OrderedDict[str, Task[Any, Any, Any]] = OrderedDict()
+        self.secrets: dict[str, tuple[str, ...]] = {}  # The parameters that a task hides, by its name.
 
     async def find(self, name: str) -> Task[Any, Any, Any]:
         """Return the task of this name: from the app, else the catalogue, else one that accepts any arguments."""
@@ -48,6 +49,11 @@ class TaskCache:
                 self._named.popitem(last=False)
         return self._named[name]
 
+    async def read_secrets(self) -> None:
+        """Bring ``secrets`` up to date, unless the catalogue was read a moment ago."""
+        if time.monotonic() - self._last_read > CACHE_SECONDS:
+            await self._read()
+
     async def entries(self) -> list[TaskEntry]:
         await self._read()
         return sorted(self._entries.values(), key=lambda entry: entry.name)
@@ -57,6 +63,9 @@ class TaskCache:
         found = {entry.name: entry for entry in await read_tasks(await self._app.client.store(), self._reader)}
         self._tasks = {name: task for name, task in self._tasks.items() if found.get(name) == self._entries.get(name)}
         self._entries = found
+        self.secrets.clear()
+        self.secrets |= {name: entry.redact for name, entry in found.items() if entry.redact}
+        self.secrets |= {name: tuple(task.options.redact) for name, task in self._app.tasks.items()}
 
 
 class TaskOptionCache:

@@ -513,6 +513,9 @@ class BackupStore(Protocol):
         ...
 
 
+MatchWords = Callable[[Sequence[JobId], Sequence[str]], Awaitable[set[JobId]]]
+
+
 @dataclass(frozen=True, slots=True)
 class Abilities:
     """What a store can do, so that no caller asks for its class: facts, then the verbs that only some stores have.
@@ -537,6 +540,9 @@ class Abilities:
     # Return once what the store has leased to a waiting worker since its last exchange, unless a lease may be older
     # than this many milliseconds. The next exchange then returns it, if it still stands.
     handed: Callable[[str, int], ExchangeReply | None] | None = None
+    # Return those of some jobs whose arguments may contain all of some words, which are ASCII and in lower case. It
+    # leaves out only jobs without them.
+    match_words: MatchWords | None = None
     # Return whether no job waits or will, given the number of classes that the caller knows. Costs next to nothing.
     quiet: Callable[[int], Awaitable[bool]] | None = None
 

@@ -3,15 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 from headway.core.job import JobId, JobRecord, State
-from headway.core.search import JobSearch, matches
-from headway.stores.base import JobQuery
+from headway.core.search import JobSearch, matches, plain_words
+from headway.stores.base import JobQuery, MatchWords, Store
 from headway.stores.paging import Find, Get, find_in_steps, get_in_steps
 
-IDS_AT_ONCE = 500
+# Ids that one read brings. A store may have to look at all queued jobs for any number of them, so later reads bring
+# more. The first read is small, because most searches fill their page from it.
+FIRST_IDS, MORE_IDS = 500, 5_000
 
 FindIds = Callable[[JobQuery], Awaitable[list[tuple[int, JobId]]]]
+
+
+class SearchSource(NamedTuple):
+    """Where a search reads jobs. ``match_words``: as in ``Abilities``."""
+
+    find_ids: FindIds
+    get: Get
+    match_words: MatchWords | None = None
+
+
+class Visit(NamedTuple):
+    """A step of a search down to the number ``seq``. ``looked``: how many jobs it passed, with or without reading."""
+
+    seq: int
+    looked: int
+    job: JobRecord | None = None
+    fits: bool = False
+
+
+def source_of(store: Store) -> SearchSource:
+    """Return the jobs of a store as a source."""
+    return SearchSource(store.find_ids, store.get, store.abilities.match_words)
 
 
 def query_of(search: JobSearch, *, tenant: str | None = None, before: int | None = None) -> JobQuery:
@@ -42,30 +67,41 @@ def is_indexed(search: JobSearch) -> bool:
 
 
 async def scan(
-    find_ids: FindIds,
-    get: Get,
+    source: SearchSource,
     search: JobSearch,
     reason_of: Callable[[JobRecord], str | None],
+    arguments_of: Callable[[JobRecord], bytes],
     *,
     tenant: str | None = None,
     before: int | None = None,
-) -> AsyncGenerator[tuple[JobRecord, bool]]:
-    """Yield jobs, newest first, each with whether it fits. The caller stops when it has seen enough.
+) -> AsyncGenerator[Visit]:
+    """Yield what a search meets, newest first. The caller stops when it has seen enough.
 
-    It finds many ids at a time, because a store may have to look at all queued jobs for that, and reads a few jobs.
+    It finds many ids at a time and reads a few jobs at a time. A store that can look for words leaves out jobs without
+    them, so that these are not read.
     """
-    query = query_of(search, tenant=tenant, before=before)._replace(limit=IDS_AT_ONCE)
+    query, words = query_of(search, tenant=tenant, before=before)._replace(limit=FIRST_IDS), plain_words(search.words)
     while True:
         if search.whole_ids:
-            found = await _numbered(get, search.whole_ids, before)
+            found = await _numbered(source.get, search.whole_ids, before)
         else:
-            found = await find_ids(query)
-        async for job in get_in_steps(get, [job_id for _, job_id in found]):
+            found = await source.find_ids(query)
+        read = found
+        if words and found and source.match_words is not None:
+            kept = await source.match_words([job_id for _, job_id in found], words)
+            read = [pair for pair in found if pair[1] in kept]
+        jobs = get_in_steps(source.get, [job_id for _, job_id in read])
+        places = iter(read)
+        async for job in jobs:
+            seq = next(places)[0]
             if job is not None:
-                yield job, tenant in (None, job.tenant) and matches(search, job, reason_of)
-        if search.whole_ids or len(found) < IDS_AT_ONCE:
+                fits = tenant in (None, job.tenant) and matches(search, job, reason_of, arguments_of)
+                yield Visit(seq, 1, job, fits)
+        if found:
+            yield Visit(found[-1][0], len(found) - len(read))
+        if search.whole_ids or len(found) < query.limit:
             return
-        query = query._replace(before=found[-1][0])
+        query = query._replace(before=found[-1][0], limit=MORE_IDS)
 
 
 async def _numbered(get: Get, job_ids: Sequence[JobId], before: int | None) -> list[tuple[int, JobId]]:

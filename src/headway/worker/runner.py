@@ -697,6 +697,7 @@ def catalogue_entry(task: Task[Any, Any, Any]) -> TaskEntry:
         limits=tuple(limit.rule(task.name) for limit in options.limits),
         unique=unique is not None,
         unique_by=tuple(unique.by) if unique is not None and unique.by is not None else None,
+        redact=tuple(options.redact),
         parameters=task.signature.schema(),
         doc=(inspect.getdoc(task.fn) or "").partition("\n")[0],
     )

@@ -66,7 +66,9 @@ async def start_bulk(request: Request, wanted: BulkRequest) -> Response:
         raise ConfigError(f"no lane {wanted.lane!r} (lanes: {', '.join(policy.lanes)})")
     search = narrow(wanted.action, read_filter(wanted.filter, now_at))
     async with service.listing:
-        counted = await count_matching(store, policy, wanted.action, search, caller.tenant, wanted.lane)
+        counted = await count_matching(
+            store, policy, wanted.action, search, caller.tenant, wanted.lane, await service.redactor()
+        )
     if wanted.dry_run:
         values = {"action": wanted.action, "filter": write_search(search), "count": counted.found}
         examples = [brief_values(job) for job in counted.examples]

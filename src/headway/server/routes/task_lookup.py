@@ -21,6 +21,13 @@ Include = Annotated[
         description="`parameters`, `result` or both with a comma: show them whatever their size.",
     ),
 ]
+Redact = Annotated[
+    bool,
+    Query(
+        description="Hide arguments whose names are in the setting `redact`, or that the task hides. The session of a "
+        "browser gets no others."
+    ),
+]
 
 
 async def find(service: Service, caller: Principal, task_id: str) -> JobRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import Body, Query, Request
@@ -20,7 +21,7 @@ from headway.server.graph_request import may_refer
 from headway.server.pages import PAGE, PAGE_MAX, named_tasks, read_cursor, search_page, task_page
 from headway.server.problems import Problem
 from headway.server.replies import reply
-from headway.server.routes.task_lookup import Include, TaskId, find, owned, read_include
+from headway.server.routes.task_lookup import Include, Redact, TaskId, find, owned, read_include
 from headway.server.routing import Routes, caller_of
 from headway.server.schemas import rest
 from headway.server.serializers import estimate_values, reason_values, task_values, waited_seconds
@@ -149,23 +150,28 @@ async def list_tasks(
     explain: Annotated[
         bool, Query(description="Add `why`, `estimate` and `queue_position` to tasks that wait, computed by class.")
     ] = False,
+    redact: Redact = False,
 ) -> Response:
     """List tasks, without their place in the queue unless `explain` asks for it.
 
-    A page of a search may hold fewer tasks than `limit`, or none, and still have a cursor: it ends after 5,000 tasks.
+    A page of a search may hold fewer tasks than `limit`, or none, and still have a cursor: it ends after 20,000 tasks
+    that it had to read, or 100,000 if the store itself looks for the words. `searched` counts them.
 
     A page may hold fewer than `limit` tasks: it ends at 4 MiB. Parameters and results of more than 1 KiB are null, and
     `omitted` names them, unless `include` asks for them.
     """
     service, caller = service_of(request), caller_of(request)
     before, shown = None if cursor is None else read_cursor(cursor), read_include(include)
+    hide = redact or caller.browser
     if task_id is not None:
         if any(value is not None for value in (status, priority, task_type, tenant, worker, age, age_max)):
             raise Problem("invalid", "task_id: give task ids, or other filters, not both")
         if q is not None:
             raise Problem("invalid", "task_id: give task ids, or a search, not both")
         ids = [JobId(one) for one in task_id]
-        return await named_tasks(service, ids, tenant=caller.tenant, start=before or 0, most=limit, include=shown)
+        return await named_tasks(
+            service, ids, tenant=caller.tenant, start=before or 0, most=limit, include=shown, hide=hide
+        )
     if q is not None:
         if any(value is not None for value in (status, priority, task_type, tenant, worker, age, age_max)):
             raise Problem("invalid", "q: give a search, or other filters, not both")
@@ -179,6 +185,7 @@ async def list_tasks(
             include=shown,
             history=history,
             explain=explain,
+            hide=hide,
         )
     now_at = (await service.queue_view.fresh()).now_at if age is not None or age_max is not None else 0
     query = JobQuery(
@@ -192,14 +199,16 @@ async def list_tasks(
         before=before,
         limit=limit,
     )
-    return await task_page(service, query, include=shown, history=history, explain=explain)
+    return await task_page(service, query, include=shown, history=history, explain=explain, hide=hide)
 
 
 @routes.get("/tasks/{task_id}", Scope.READ, rest.TaskReply, "Look at a task")
-async def get_task(request: Request, task_id: TaskId) -> Response:
+async def get_task(request: Request, task_id: TaskId, redact: Redact = False) -> Response:
     """Return a task, and while it waits also its place, an estimate and the reasons."""
-    service = service_of(request)
-    job = await find(service, caller_of(request), task_id)
+    service, caller = service_of(request), caller_of(request)
+    job = await find(service, caller, task_id)
+    if redact or caller.browser:
+        job = replace(job, payload=(await service.redactor()).arguments_of(job))
     estimate, reasons = await describe_waiting(service, job)
     (upstreams,) = await (await service.store()).upstreams([job.job_id])
     values = task_values(job, await service.policy())

@@ -264,6 +264,7 @@ class TaskPage(BaseModel):
 
     items: list[TaskReply]
     next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null at the end.")
+    searched: int | None = Field(None, description="With `q`: how many tasks the search has passed for this page.")
 
 
 class TaskState(BaseModel):

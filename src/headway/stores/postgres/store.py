@@ -82,7 +82,13 @@ class PostgresStore(SqlStore):
         self.address = address
         self.namespace = namespace
         self.abilities = Abilities(
-            durable=True, shared=True, any_loop=False, remote=True, external_submit=self, migrate=self.migrate
+            durable=True,
+            shared=True,
+            any_loop=False,
+            remote=True,
+            external_submit=self,
+            migrate=self.migrate,
+            match_words=self.match_words,
         )
         self._clock = clock
         self._schema = address.schema

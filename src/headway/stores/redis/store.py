@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from headway.core.diagnostics import AHEAD_COUNTED, JobDiagnostics, QueueDiagnostics
@@ -74,6 +74,7 @@ from headway.stores.rule_codec import RuleReader
 from headway.stores.texts import check_jobs, check_text, check_worker, escape_surrogates, is_writable
 from headway.stores.transport import Transport, warn_once
 
+T = TypeVar("T")
 DEAD_WORKERS_KEPT_MS = 3_600_000  # Milliseconds. An operator can see for an hour that a worker died.
 WAIT_INTERVALS_KEPT_MS = 24 * 3_600_000  # Milliseconds. `why` explains waits of the last day.
 WAIT_INTERVALS_READ = 2_000  # Wait intervals of a class that `why` reads, more than a day has.
@@ -361,9 +362,18 @@ class RedisStore:
     async def find(self, query: JobQuery) -> list[JobRecord]:
         if query.by_end:
             return await self._find_ended(query)
+        return await self._find(query, lambda job: job)
+
+    async def find_ids(self, query: JobQuery) -> list[tuple[int, JobId]]:
+        if query.by_end:
+            return [(job.seq, job.job_id) for job in await self._find_ended(query)]
+        return await self._find(query, lambda job: (job.seq, job.job_id))
+
+    async def _find(self, query: JobQuery, keep: Callable[[JobRecord], T]) -> list[T]:
+        """Find jobs, newest first, and keep something of each, so that a long list of ids needs little memory."""
         letters = "".join(codec.LETTERS[state] for state in query.states)
         below = query.before or 0
-        found: list[JobRecord] = []
+        found: list[T] = []
         if query.before is not None and query.before <= 1:
             return []
         filtered = any(value is not None for value in query[1:7])
@@ -371,13 +381,10 @@ class RedisStore:
             page = PAGE if filtered else min(PAGE, query.limit - len(found))
             now_at, below, some = await self._call("find", letters, below, page, PAGE_BYTES)
             jobs = (codec.read_job(pieces, now_at) for pieces in some)
-            found += [job for job in jobs if replies.matches(job, query)]
+            found += [keep(job) for job in jobs if replies.matches(job, query)]
             if not below:
                 break
         return found[: query.limit]
-
-    async def find_ids(self, query: JobQuery) -> list[tuple[int, JobId]]:
-        return [(job.seq, job.job_id) for job in await self.find(query)]
 
     async def _find_ended(self, query: JobQuery) -> list[JobRecord]:
         """Find failed, cancelled or dead-lettered jobs, the last outcome first."""

@@ -50,6 +50,12 @@ async def find_ids(tx: Transaction, query: JobQuery) -> list[tuple[int, JobId]]:
     return [(seq, JobId(ids[seq])) for seq in seqs if seq in ids]
 
 
+async def match_words(tx: Transaction, job_ids: Sequence[JobId], words: Sequence[str]) -> set[JobId]:
+    """Return the jobs whose arguments may contain all of these words."""
+    found = await tx.db.run("match_words", tx.rows.ids(job_ids), tx.namespace_id, tx.rows.array(words))
+    return {JobId(job_id) for (job_id,) in found}
+
+
 async def _find_seqs(tx: Transaction, query: JobQuery) -> list[int]:
     """Return the numbers of the jobs of a query. Each state has its own statement, so that each uses its own index."""
     if not all(map(is_writable, (query.task, query.lane, query.tenant, query.worker_id))):

@@ -122,6 +122,9 @@ class SqlStore(ABC):
     async def find_ids(self, query: JobQuery) -> list[tuple[int, JobId]]:
         return await self._read(lambda tx: reads.find_ids(tx, query))
 
+    async def match_words(self, job_ids: Sequence[JobId], words: Sequence[str]) -> set[JobId]:
+        return await self._read(lambda tx: reads.match_words(tx, job_ids, words))
+
     async def close_batch(self, batch_id: BatchId) -> BatchRecord | None:
         return await self._write(lambda tx: batches.close(tx, batch_id))
 

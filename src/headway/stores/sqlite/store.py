@@ -81,6 +81,7 @@ class SqliteStore(SqlStore):
             path=self.path,
             submit_blocking=self.submit_blocking,
             backup=self,
+            match_words=self.match_words,
         )
         self._clock = clock
         self._steady = SteadyClock()

@@ -125,6 +125,15 @@ SELECT seq, number, epoch, worker_id, started_at, ended_at, reason, error FROM {
 -- params  seqs
 SELECT seq, job_id FROM {schema}.job WHERE seq = ANY (:seqs::bigint[]);
 
+-- name: match_words
+-- The jobs with all of these words in their arguments, and those with letters beyond ASCII or backslashes.
+-- The text that is searched here writes such letters in another way.
+-- params  job_ids, namespace_id, words
+SELECT j.job_id FROM {schema}.job j
+ WHERE j.job_id = ANY (:job_ids::text[]) AND j.namespace_id = :namespace_id
+   AND (octet_length(j.payload) <> length(encode(j.payload, 'escape'))
+        OR (SELECT bool_and(strpos(lower(encode(j.payload, 'escape')), w) > 0) FROM unnest(:words::text[]) w));
+
 -- name: snapshot
 -- Read what waits.
 -- params  namespace_id, now_at, bound, f_class, f_floor, f_rewound, rung_names

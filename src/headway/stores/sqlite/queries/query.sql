@@ -116,6 +116,15 @@ SELECT seq, number, epoch, worker_id, started_at, ended_at, reason, error FROM a
 -- params  seqs
 SELECT seq, job_id FROM job WHERE seq IN (SELECT value FROM json_each(:seqs));
 
+-- name: match_words
+-- The jobs with all of these words in their arguments, and those with letters beyond ASCII, whose case is unknown here.
+-- params  job_ids, namespace_id, words
+SELECT j.job_id FROM job j
+ WHERE j.job_id IN (SELECT value FROM json_each(:job_ids)) AND j.namespace_id = :namespace_id
+   AND (length(CAST(j.payload AS TEXT)) <> length(CAST(j.payload AS BLOB))
+        OR NOT EXISTS (SELECT 1 FROM json_each(:words) w
+                        WHERE instr(lower(CAST(j.payload AS TEXT)), w.value) = 0));
+
 -- name: next_due
 -- When the next delayed job falls due, or the next blocked queue opens. Held jobs are never due.
 -- params  namespace_id, now_at, held_at
