@@ -8,9 +8,11 @@ import pytest
 
 from headway.core.errors import BadEdge, CycleError, IdempotencyConflict
 from headway.core.job import State
-from headway.core.policy.document import BUILT_IN, Keep
+from headway.core.policy.document import BUILT_IN, Keep, Ladder, LimitRule, Policy, Rung
+from headway.core.policy.enforced import pausing, resuming
 from headway.core.policy.retry import Raised, Returned, judge
 from headway.core.workflow import EDGES_MAX, GRAPH_MAX, SETTLED_MAX, Edge, EdgeRule, Graph, GraphNode, SourceStatus
+from headway.policy_store.rule_documents import change_paused, write_rules
 from headway.stores.base import Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
@@ -538,6 +540,25 @@ async def test_a_released_job_of_a_tenant_waits_for_its_turn(store: Store) -> No
 
 
 # ---------------------------------------------------------------------- size
+
+
+async def test_a_released_job_obeys_lane_limit_rung_and_pause(store: Store) -> None:
+    rungs = Ladder((Rung("fast", 3_000, limit=1), Rung("slow", 30_000)))
+    await write_rules(store, Policy(limits={"account": LimitRule(concurrency=1, by="account")}, ladder=rungs))
+    await register(store, slots=50)
+    source = await submit_one(store)
+    limited = [await submit_node(store, source, job=a_job(limits=("account=7",))) for _ in range(2)]
+    climbing = [await submit_node(store, source, job=a_job(rung="fast")) for _ in range(2)]
+    paused = await submit_node(store, source, job=a_job(task="paused"))
+    high = await submit_node(store, source, job=a_job(lane="high"))
+    await change_paused(store, pausing(None, "paused", None))
+    await run(store, source)
+    [lease] = await claim(store, free=1)
+    assert lease.job_id == high
+    started = [lease.job_id for lease in await claim(store, free=20)]
+    assert sorted(started) == sorted([limited[0], climbing[0]])
+    await change_paused(store, resuming(None, "paused", None))
+    assert [lease.job_id for lease in await claim(store, free=20)] == [paused]
 
 
 async def test_a_large_fan_out_is_released_in_pieces_and_completely(store: Store) -> None:
