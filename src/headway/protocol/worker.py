@@ -236,7 +236,7 @@ class WireMember(msgspec.Struct):
 
     task_id: str
     status: str
-    result: msgspec.Raw = msgspec.Raw()
+    result: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     error: WireMemberError | None = None
     reason: str | None = None
 
