@@ -440,7 +440,10 @@ async def test_a_forecast_compares_lanes_tenants_and_limits(
     (limit,) = changed["limits"]
     assert (limit["limit"], limit["waiting"]) == ("adds", 10)
     assert limit["before"]["p50"] == pytest.approx(10 * 10 / 2, rel=0.3)
-    assert limit["after"]["p50"] < 0.75 * limit["before"]["p50"]
+    assert limit["after"]["p50"] == pytest.approx(10 * 10 / 4, rel=0.4)
+    policy["limits"]["adds"]["concurrency"] = 1
+    fewer = (await http.post(f"{API}/forecast", json={"policy": policy})).json()["limits"][0]
+    assert fewer["after"]["p50"] == pytest.approx(10 * 10, rel=0.3)
     more = (await http.post(f"{API}/forecast", json={"slots": 40})).json()
     assert more["slots"] == {"before": 4, "after": 40}
     assert more["lanes"]["low"]["after"]["p50"] < more["lanes"]["low"]["before"]["p50"]

@@ -6,14 +6,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
 from playwright.sync_api import expect
 
+from tests.cli.command import until
 from tests.conftest import ADDRESSES
-from tests.web.browser import WatchedPage
+from tests.web.browser import ROOT, WatchedPage
 from tests.web.conftest import OpenPage
 from tests.web.site import Site
 
@@ -153,7 +154,7 @@ def test_a_cron_runs_now_and_is_paused(shop: Site, open_page: OpenPage) -> None:
 def test_a_policy_is_applied_and_rolled_back(shop: Site, open_page: OpenPage) -> None:
     watched = open_page(f"{shop.ui}policy")
     watched.page.get_by_label("Weight of low").fill("2")
-    watched.button("Apply").click()
+    watched.button("Apply as the next version").click()
     dialog = watched.page.get_by_role("dialog", name="Apply as version 2")
     expect(dialog.locator(".diff .add")).to_have_text(re.compile('"weight": 2'))
     dialog.get_by_label("Why").fill("low waits too long")
@@ -177,7 +178,71 @@ def test_what_cannot_be_applied_is_named(shop: Site, open_page: OpenPage) -> Non
     expect(watched.page.get_by_role("alert")).to_contain_text("lanez")
     editor.fill("{")
     expect(watched.page.get_by_role("alert")).to_contain_text("The draft is not JSON")
-    expect(watched.button("Apply")).to_be_disabled()
+    expect(watched.button("Apply as the next version")).to_be_disabled()
+
+
+LEARN = """
+import asyncio, sys
+from headway.stores.open import open_store
+from tests.estimates.lanes import learn_lanes
+
+async def main():
+    store = open_store(sys.argv[1], "default")
+    await store.open()
+    await learn_lanes(store, seconds=30.0, task="images.resize")
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+def put_policy(site: Site, policy: dict[str, Any]) -> int:
+    """Apply a policy over HTTP. Return its version."""
+    answer = httpx.put(f"{site.address}/api/v1/policy", json=policy, timeout=20).raise_for_status()
+    return int(answer.json()["version"])
+
+
+def test_what_if_names_who_gains_and_a_version_applied_meanwhile(
+    tmp_path_factory: pytest.TempPathFactory, open_page: OpenPage
+) -> None:
+    folder = tmp_path_factory.mktemp("what-if")
+    with Site(folder, ADDRESSES["sqlite"](folder)) as site:
+        subprocess.run([sys.executable, "-c", LEARN, site.store], cwd=ROOT, check=True)
+        policy = site.get("policy")["policy"] | {"limits": {"resizes": {"concurrency": 1, "tasks": ["images.*"]}}}
+        assert put_policy(site, policy) == 2
+        running = site.submit("images.resize", {"path": "/0.png"})
+        site.wait_for(running, "executing")
+        for number in range(10):
+            site.submit("images.resize", {"path": f"/{number}.png"}, tenant="acme", priority="low")
+        until(lambda: site.post("forecast", {})["limits"])
+        watched = open_page(f"{site.ui}policy")
+        watched.expected = ("status of 409",)
+        before = watched.row("resizes").locator("td")
+        expect(before.nth(3)).to_have_text("same")
+        watched.page.get_by_label("Limit resizes").fill("3")
+        expect(watched.page.get_by_role("status").filter(has_text="Gains:")).to_contain_text("resizes −")
+        expect(before.nth(3)).to_have_class(re.compile("num"))
+        expect(before.nth(3)).to_contain_text("−")
+        expect(watched.page.get_by_label("The policy as JSON")).to_have_value(re.compile('"concurrency": 3'))
+        # Another operator is faster while the dialog is open.
+        watched.button("Apply as the next version").click()
+        dialog = watched.page.get_by_role("dialog", name="Apply as version 3")
+        assert put_policy(site, policy | {"max_depth": 1_000}) == 3
+        dialog.get_by_role("button", name="Apply").click()
+        told = "version 3 was applied meanwhile, and this policy is based on 2"
+        expect(watched.page.locator(".toast").filter(has_text=told)).to_be_visible()
+        dialog.get_by_role("button", name="Keep the draft").click()
+        expect(watched.page.get_by_role("alert")).to_contain_text("Version 3 was applied meanwhile")
+        expect(watched.button("Apply as the next version")).to_be_disabled()
+        assert site.get("policy")["version"] == 3
+        watched.button("Reset").click()
+        watched.page.get_by_label("Limit resizes").fill("2")
+        watched.button("Apply as the next version").click()
+        watched.page.get_by_role("dialog", name="Apply as version 4").get_by_role("button", name="Apply").click()
+        expect(watched.page.get_by_text("version 4", exact=False).first).to_be_visible()
+        applied = site.get("policy")["policy"]
+        assert (applied["limits"]["resizes"]["concurrency"], applied["max_depth"]) == (2, 1_000)
+        watched.page.goto("about:blank")
 
 
 def test_a_worker_is_drained(tmp_path_factory: pytest.TempPathFactory, open_page: OpenPage) -> None:

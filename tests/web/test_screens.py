@@ -177,7 +177,7 @@ def test_the_policy_shows_its_version_and_what_another_would_change(site: Site, 
     expect(watched.row("high").first.locator("td").nth(2)).to_contain_text("at once")
     watched.page.get_by_label("Weight of low").fill("9")
     expect(watched.page.get_by_label("The policy as JSON")).to_have_value(re.compile('"weight": 9'))
-    expect(watched.button("Apply")).to_be_enabled()
+    expect(watched.button("Apply as the next version")).to_be_enabled()
     watched.button("Check").click()
     expect(watched.page.get_by_role("status").filter(has_text=re.compile("valid", re.IGNORECASE))).to_be_visible()
 

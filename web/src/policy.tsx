@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, post, put } from "./api";
-import type { ForecastReply, PolicyChecked, PolicyReply, PolicyVersions } from "./api.gen";
+import type { ForecastReply, LaneForecast, PolicyChecked, PolicyReply, PolicyVersions } from "./api.gen";
 import { diff } from "./diff";
 import { plural, seconds } from "./format";
 import { overview, refresh } from "./live";
@@ -11,14 +11,18 @@ import { mayAdminister, say, sayProblem } from "./state";
 import { ActionButton, Columns, Dialog, Problem, StartRange, Time } from "./ui";
 
 type PolicyData = Record<string, unknown>;
-type Table = Record<string, Record<string, unknown>>;
 
 const pretty = (value: unknown) => JSON.stringify(value, null, 2);
 const FORECAST_AFTER_MS = 200; // A slider moves many times a second.
 
 export function Policy() {
+  const [applied, setApplied] = useState(0);
   const version = useResource("policy", () => get<PolicyReply>("policy"));
   const current = version.data;
+  const onApplied = () => {
+    setApplied(applied + 1);
+    version.reload();
+  };
   return (
     <>
       <div class="title">
@@ -36,14 +40,16 @@ export function Policy() {
         )}
       </div>
       <Problem of="The policy" problem={version.problem} data={current} />
-      {current && <Draft key={`${current.version} ${current.digest}`} current={current} onApplied={version.reload} />}
-      {current && <Versions current={current.version} onApplied={version.reload} />}
+      {current && <Draft key={applied} current={current} onApplied={onApplied} />}
+      {current && <Versions current={current.version} onApplied={onApplied} />}
     </>
   );
 }
 
+/** A draft, based on the version that was in force when its first change was made. */
 function Draft({ current, onApplied }: { current: PolicyReply; onApplied: () => void }) {
-  const base = pretty(current.policy);
+  const [source, setSource] = useState(current);
+  const base = pretty(source.policy);
   const [text, setText] = useState(base);
   const [slots, setSlots] = useState<number | null>(null);
   const [checked, setChecked] = useState<PolicyChecked | null>(null);
@@ -51,6 +57,15 @@ function Draft({ current, onApplied }: { current: PolicyReply; onApplied: () => 
   const [asking, setAsking] = useState(false);
   const { draft, wrong } = read(text);
   const changed = text !== base;
+  const restart = () => {
+    setSource(current);
+    setText(pretty(current.policy));
+    setChecked(null);
+  };
+  const late = current.version !== source.version || current.digest !== source.digest;
+  useEffect(() => {
+    if (late && !changed) restart();
+  }, [late, changed]);
   const change = (edit: (draft: PolicyData) => void) => {
     if (draft === null) return;
     const copy = structuredClone(draft);
@@ -79,9 +94,8 @@ function Draft({ current, onApplied }: { current: PolicyReply; onApplied: () => 
                 type="button"
                 class="small"
                 onClick={() => {
-                  setText(base);
+                  restart();
                   setSlots(null);
-                  setChecked(null);
                 }}
               >
                 Reset
@@ -91,6 +105,24 @@ function Draft({ current, onApplied }: { current: PolicyReply; onApplied: () => 
         </header>
         {draft && <Sliders draft={draft} change={change} slots={slots} setSlots={setSlots} />}
         <Forecast draft={changed ? draft : null} slots={slots} />
+        {late && changed && (
+          <p class="problem" role="alert">
+            Version {current.version} was applied meanwhile, and your draft is based on version {source.version}. Reset
+            starts again from version {current.version}.
+          </p>
+        )}
+        {mayAdminister.value && (
+          <div class="row end">
+            <button
+              type="button"
+              class="primary"
+              disabled={!changed || late || draft === null}
+              onClick={() => setAsking(true)}
+            >
+              Apply as the next version
+            </button>
+          </div>
+        )}
       </section>
       <section class="card">
         <header>
@@ -100,14 +132,6 @@ function Draft({ current, onApplied }: { current: PolicyReply; onApplied: () => 
               <ActionButton class="small" run={check} disabled={draft === null}>
                 Check
               </ActionButton>
-              <button
-                type="button"
-                class="small primary"
-                disabled={!changed || draft === null}
-                onClick={() => setAsking(true)}
-              >
-                Apply
-              </button>
             </span>
           )}
         </header>
@@ -134,7 +158,7 @@ function Draft({ current, onApplied }: { current: PolicyReply; onApplied: () => 
           before={base}
           after={pretty(draft)}
           policy={draft}
-          version={current.version}
+          version={source.version}
           onClose={() => setAsking(false)}
           onApplied={onApplied}
         />
@@ -170,7 +194,7 @@ function Findings({ checked }: { checked: PolicyChecked }) {
   );
 }
 
-/** Sliders for the numbers that change waits most: slots, the reserve, and the weights of lanes. */
+/** Sliders for the numbers that change waits most: slots, the reserve, weights of lanes and tenants, and limits. */
 function Sliders(given: {
   draft: PolicyData;
   change: (edit: (draft: PolicyData) => void) => void;
@@ -178,40 +202,45 @@ function Sliders(given: {
   setSlots: (value: number) => void;
 }) {
   const total = overview.value?.slots.total ?? 0;
-  const lanes = (given.draft["lanes"] ?? {}) as Table;
-  const reserve = given.draft["reserve"] as Record<string, unknown> | undefined;
-  const wanted = given.slots ?? total;
+  const at = (...path: string[]) => path.reduce<unknown>((found, name) => (found as PolicyData)?.[name], given.draft);
+  const slider = (name: string, least: number, most: number, ...path: string[]) => (
+    <Slider
+      key={name}
+      name={name}
+      value={Number(at(...path) ?? 1)}
+      least={least}
+      most={Math.max(most, Number(at(...path) ?? 1) * 3)}
+      onChange={(value) =>
+        given.change((draft) => {
+          const last = path.at(-1) as string;
+          path.slice(0, -1).reduce((found, part) => found[part] as PolicyData, draft)[last] = value;
+        })
+      }
+    />
+  );
+  const names = (...path: string[]) => Object.keys((at(...path) ?? {}) as PolicyData);
   return (
     <div class="sliders">
-      <Slider name="Slots" value={wanted} least={1} most={Math.max(20, total * 3)} onChange={given.setSlots} />
-      {reserve !== undefined && (
-        <Slider
-          name={`Reserved for ${(reserve["lanes"] as string[] | undefined)?.join(", ") || "no lane"}`}
-          value={Number(reserve["slots"] ?? 0)}
-          least={0}
-          most={Math.max(4, total)}
-          onChange={(value) =>
-            given.change((draft) => {
-              (draft["reserve"] as Record<string, unknown>)["slots"] = value;
-            })
-          }
-        />
-      )}
-      {Object.entries(lanes).map(([name, lane]) => (
-        <Slider
-          key={name}
-          name={`Weight of ${name}`}
-          value={Number(lane["weight"] ?? 1)}
-          least={1}
-          most={Math.max(10, Number(lane["weight"] ?? 1) * 3)}
-          onChange={(value) =>
-            given.change((draft) => {
-              const edited = (draft["lanes"] as Table)[name];
-              if (edited) edited["weight"] = value;
-            })
-          }
-        />
-      ))}
+      <Slider
+        name="Slots"
+        value={given.slots ?? total}
+        least={1}
+        most={Math.max(20, total * 3)}
+        onChange={given.setSlots}
+      />
+      {at("reserve") !== undefined &&
+        slider(
+          `Reserved for ${(at("reserve", "lanes") as string[] | undefined)?.join(", ") || "no lane"}`,
+          0,
+          Math.max(4, total),
+          "reserve",
+          "slots",
+        )}
+      {names("lanes").map((name) => slider(`Weight of ${name}`, 1, 10, "lanes", name, "weight"))}
+      {names("tenants", "weights").map((name) => slider(`Weight of tenant ${name}`, 1, 10, "tenants", "weights", name))}
+      {names("limits")
+        .filter((name) => at("limits", name, "concurrency"))
+        .map((name) => slider(`Limit ${name}`, 1, 10, "limits", name, "concurrency"))}
     </div>
   );
 }
@@ -263,34 +292,87 @@ function Forecast({ draft, slots }: { draft: PolicyData | null; slots: number | 
   }, [key]);
   if (problem) return <p class="problem">{problem}</p>;
   if (found === null) return <p class="soft">Forecasting…</p>;
-  const lanes = Object.entries(found.lanes);
-  const most = Math.max(1, ...lanes.flatMap(([, lane]) => [lane.before?.p90 ?? 0, lane.after?.p90 ?? 0]));
+  const groups: [string, [string, LaneForecast][]][] = [
+    ["Lane", Object.entries(found.lanes)],
+    ["Tenant", found.tenants.map((one) => [`${one.tenant} in ${one.lane}`, one])],
+    ["Limit", found.limits.map((one) => [one.limit, one])],
+  ];
+  const rows = groups.flatMap(([, some]) => some);
+  const most = Math.max(1, ...rows.flatMap(([, row]) => [row.before?.p90 ?? 0, row.after?.p90 ?? 0]));
   return (
-    <div class="scroll">
-      <table>
-        <Columns names={["Lane", "starts in", "would start in", ["p50", "num"]]} />
-        <tbody>
-          {lanes.map(([name, lane]) => (
-            <tr key={name}>
-              <td>{name}</td>
-              <td>{lane.before ? <StartRange p50={lane.before.p50} p90={lane.before.p90} most={most} /> : "–"}</td>
-              <td>{lane.after ? <StartRange p50={lane.after.p50} p90={lane.after.p90} most={most} /> : "–"}</td>
-              <td class="num">
-                <Change before={lane.before?.p50 ?? null} after={lane.after?.p50 ?? null} />
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
+    <>
+      <Verdict rows={rows} asked={draft !== null || slots !== null} />
+      {groups.map(
+        ([kind, some]) =>
+          some.length > 0 && (
+            <div class="scroll" key={kind}>
+              <table>
+                <Columns names={[kind, "starts in", "would start in", ["p50", "num"]]} />
+                <tbody>
+                  {some.map(([name, { before, after }]) => (
+                    <tr key={name}>
+                      <td>{name}</td>
+                      <td>{before ? <StartRange p50={before.p50} p90={before.p90} most={most} /> : "–"}</td>
+                      <td>{after ? <StartRange p50={after.p50} p90={after.p90} most={most} /> : "–"}</td>
+                      <td class="num">
+                        <Change more={difference(before, after)} />
+                      </td>
+                    </tr>
+                  ))}
+                </tbody>
+              </table>
+            </div>
+          ),
+      )}
+    </>
+  );
+}
+
+/** Who would start earlier, and who later, those with the largest difference first. */
+function Verdict({ rows, asked }: { rows: [string, LaneForecast][]; asked: boolean }) {
+  if (!asked) return null;
+  const moved = rows
+    .map(([name, { before, after }]) => ({ name, more: difference(before, after) ?? 0 }))
+    .filter(({ more }) => Math.abs(more) >= EQUAL_SECONDS)
+    .sort((one, other) => Math.abs(other.more) - Math.abs(one.more));
+  const list = (title: string, some: typeof moved) =>
+    some.length > 0 && (
+      <div>
+        {title}{" "}
+        {some.map(({ name, more }, index) => (
+          <span key={name}>
+            {index > 0 && ", "}
+            {name} <Change more={more} />
+          </span>
+        ))}
+      </div>
+    );
+  return (
+    <div class="note" role="status">
+      {list(
+        "Gains:",
+        moved.filter(({ more }) => more < 0),
+      )}
+      {list(
+        "Loses:",
+        moved.filter(({ more }) => more > 0),
+      )}
+      {!moved.length && "No wait would change."}
     </div>
   );
 }
 
 const EQUAL_SECONDS = 0.05;
 
-function Change({ before, after }: { before: number | null; after: number | null }) {
-  if (before === null || after === null) return <span class="soft">–</span>;
-  const more = after - before;
+type Wait = LaneForecast["before"];
+
+/** Return by how many seconds later half of the jobs would have started, or null if that is not known. */
+function difference(before: Wait, after: Wait): number | null {
+  return typeof before?.p50 === "number" && typeof after?.p50 === "number" ? after.p50 - before.p50 : null;
+}
+
+function Change({ more }: { more: number | null }) {
+  if (more === null) return <span class="soft">–</span>;
   if (Math.abs(more) < EQUAL_SECONDS) return <span class="soft">same</span>;
   return (
     <span class={more < 0 ? "better" : "worse"}>
@@ -326,7 +408,10 @@ function Apply(given: {
   const [note, setNote] = useState("");
   const run = async () => {
     try {
-      const applied = await put<PolicyReply>("policy", given.policy, { note: note || "from the dashboard" });
+      const applied = await put<PolicyReply>("policy", given.policy, {
+        note: note || "from the dashboard",
+        if_version: given.version,
+      });
       say(`Version ${applied.version} is in force.`);
       given.onApplied();
       refresh();

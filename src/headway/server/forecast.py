@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from headway.core.diagnostics import LimitView
 from headway.core.job import ClassKey
-from headway.core.policy.document import Policy
+from headway.core.policy.document import LimitRule, Policy
 from headway.core.policy.enforced import PAUSE
 from headway.core.policy.estimate import EstimateRequest, Forecast
 from headway.server.serializers import estimate_values
@@ -100,6 +101,26 @@ def _limit_estimate(forecast: Forecast, key: str, blocked: BlockedStats) -> dict
     if not holders:
         return None
     (task, lane), _ = Counter((job.task, job.lane) for job in holders).most_common(1)[0]
-    views = () if rule is None else (LimitView(key, rule, len(holders), blocked.open_at),)
-    request = EstimateRequest(ClassKey(lane), task, ahead=max(0, blocked.waiting - 1), limits=views)
-    return estimate_values(forecast.of(request if rule is None else request._replace(blocked_by=key)))
+    request = EstimateRequest(ClassKey(lane), task, ahead=max(0, blocked.waiting - 1))
+    if rule is not None:
+        request = _behind_limit(request, key, rule, len(holders), blocked)
+    return estimate_values(forecast.of(request))
+
+
+def _behind_limit(
+    request: EstimateRequest, key: str, rule: LimitRule, running: int, blocked: BlockedStats
+) -> EstimateRequest:
+    """Return the request of the last task that waits for a limit.
+
+    A forecast knows when running tasks end, and lets as many others start. If the limit allows more than run now, some
+    start at once and the others take fewer turns. If it allows less, they take more.
+    """
+    turns, counted = request.ahead, rule
+    if rule.concurrency:
+        left = turns - max(0, rule.concurrency - running)
+        if left < 0 and rule.count is None:
+            return request
+        turns = round(max(0, left) * running / rule.concurrency)
+        counted = replace(rule, concurrency=running)
+    view = LimitView(key, counted, running, blocked.open_at)
+    return request._replace(ahead=turns, blocked_by=key, limits=(view,))
