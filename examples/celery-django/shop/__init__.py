@@ -1,0 +1,5 @@
+"""A small shop: Django takes orders, Celery tasks work on them."""
+
+from shop.celery import app
+
+__all__ = ["app"]
