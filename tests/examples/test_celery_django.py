@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +44,19 @@ class Step:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
 
-    def run(self, *words: str) -> None:
+    @property
+    def store(self) -> str:
+        return f"sqlite:///{self.folder}/headway.db"
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """Return all jobs that Headway has."""
+        if not (self.folder / "headway.db").exists():
+            return []
+        listed = json.loads(self.run("-m", "headway", "jobs", "--store", self.store, "--json"))
+        found: list[dict[str, Any]] = listed["items"]
+        return found
+
+    def run(self, *words: str) -> str:
         done = subprocess.run(
             [sys.executable, *words],
             cwd=PROJECT,
@@ -54,6 +68,7 @@ class Step:
         )
         log = "\n".join(path.read_text() for path in self.folder.glob("*.log"))
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{log}"
+        return done.stdout
 
     @contextmanager
     def worker(self, words: tuple[str, ...], ready: str) -> Iterator[None]:
@@ -83,7 +98,7 @@ class Step:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("settings", ["shop.settings"])
+@pytest.mark.parametrize("settings", ["shop.settings", "shop.settings_adopted"])
 def test_the_tests_of_the_project_pass_at_each_step(settings: str, tmp_path: Path, broker: Valkey) -> None:
     broker.ask("FLUSHALL")
     step = Step(settings, tmp_path, broker)
@@ -93,3 +108,5 @@ def test_the_tests_of_the_project_pass_at_each_step(settings: str, tmp_path: Pat
         if settings != "shop.settings":
             workers.enter_context(step.worker(HEADWAY, "worker.up"))
         step.run("-m", "unittest", "tests")
+    adopted = {job["task"] for job in step.jobs()}
+    assert adopted == (set() if settings == "shop.settings" else {"orders.tasks.invoice", "orders.tasks.mail"})

@@ -20,3 +20,5 @@ USE_TZ = True
 CELERY_BROKER_URL = os.environ.get("BROKER_URL", "redis://localhost:6379/0")
 CELERY_RESULT_BACKEND = CELERY_BROKER_URL
 CELERY_TASK_ROUTES = {"orders.tasks.invoice": {"queue": "invoices"}}
+
+HEADWAY = {}  # Nothing is adopted. `settings_adopted.py` is the next step.
