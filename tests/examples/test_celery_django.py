@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,14 @@ PROJECT = Path(__file__).parents[2] / "examples" / "celery-django"
 OUTSIDE = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO", "HEADWAY"))}
 CELERY = ("celery", "-A", "shop", "worker", "--loglevel", "INFO", "--pool", "solo", "-Q", "celery,invoices")
 HEADWAY = ("headway", "worker", "--celery", "shop", "--slots", "2")
+
+ORDERS = """
+import django; django.setup()
+from orders.models import Order
+from orders.tasks import invoice
+for customer in {customers}:
+    invoice.delay(Order.objects.create(customer=customer).pk, customer)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +59,15 @@ class Step:
 
     def jobs(self) -> list[dict[str, Any]]:
         """Return all jobs that Headway has."""
-        if not (self.folder / "headway.db").exists():
-            return []
         listed = json.loads(self.run("-m", "headway", "jobs", "--store", self.store, "--json"))
         found: list[dict[str, Any]] = listed["items"]
         return found
+
+    def invoiced(self) -> list[str]:
+        """Return the customers of the invoices in the order in which they were written."""
+        with closing(sqlite3.connect(self.folder / "shop.sqlite3")) as database:
+            query = "SELECT customer FROM orders_order WHERE invoiced_at IS NOT NULL ORDER BY invoiced_at"
+            return [customer for (customer,) in database.execute(query)]
 
     def run(self, *words: str) -> str:
         done = subprocess.run(
@@ -96,17 +109,42 @@ class Step:
                     os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.fixture
+def step(request: pytest.FixtureRequest, tmp_path: Path, broker: Valkey) -> Step:
+    broker.ask("FLUSHALL")
+    step = Step(request.param, tmp_path, broker)
+    step.run("manage.py", "migrate", "-v", "0")
+    return step
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("settings", ["shop.settings", "shop.settings_adopted"])
-def test_the_tests_of_the_project_pass_at_each_step(settings: str, tmp_path: Path, broker: Valkey) -> None:
-    broker.ask("FLUSHALL")
-    step = Step(settings, tmp_path, broker)
-    step.run("manage.py", "migrate", "-v", "0")
-    with ExitStack() as workers:
-        workers.enter_context(step.worker(CELERY, " ready."))
-        if settings != "shop.settings":
-            workers.enter_context(step.worker(HEADWAY, "worker.up"))
+@pytest.mark.parametrize("step", ["shop.settings"], indirect=True)
+def test_before_the_move_celery_runs_all_tasks(step: Step) -> None:
+    with step.worker(CELERY, " ready."):
         step.run("-m", "unittest", "tests")
-    adopted = {job["task"] for job in step.jobs()}
-    assert adopted == (set() if settings == "shop.settings" else {"orders.tasks.invoice", "orders.tasks.mail"})
+    assert not (step.folder / "headway.db").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("step", ["shop.settings_adopted"], indirect=True)
+def test_adopted_tasks_run_on_headway_and_the_others_on_celery(step: Step) -> None:
+    with step.worker(CELERY, " ready."), step.worker(HEADWAY, "worker.up"):
+        step.run("-m", "unittest", "tests")
+    assert {job["task"] for job in step.jobs()} == {"orders.tasks.invoice", "orders.tasks.mail"}
+    assert "reports.count" in (step.folder / "celery.log").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("step", ["shop.settings_adopted"], indirect=True)
+def test_customers_take_turns_once_the_policy_names_them(step: Step) -> None:
+    step.run("-c", ORDERS.format(customers=["first"]))
+    step.run("-m", "headway", "policy", "apply", "policy.toml", "--store", step.store)
+    step.run("-c", ORDERS.format(customers=[*["big"] * 8, "small"]))
+    assert {job["tenant"] for job in step.jobs()} == {None, "big", "small"}
+    with step.worker(CELERY, " ready."), step.worker(HEADWAY, "worker.up"):
+        step.run("-m", "unittest", "tests")
+        wait_until(lambda: step.invoiced().count("big") == 8)
+    assert step.invoiced().index("small") < 5  # Without the policy it comes after all others.
