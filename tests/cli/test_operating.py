@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headway.stores.sqlite.statements import MIGRATIONS
 from headway.version import __version__
 from tests.cli.command import Cli
 from tests.conftest import valkey
@@ -135,10 +136,13 @@ def test_a_transient_store_inside_one_process_is_refused(cli: Cli) -> None:
 
 
 def test_migrate_reports_what_it_does(cli: Cli) -> None:
-    assert cli.run("migrate", "--dry-run").out == "headway.db: no store yet; would become schema 2\n"
+    newest = MIGRATIONS[-1][0]
+    steps = "".join(f"  {text.splitlines()[0].removeprefix('-- ')}\n" for _, text in MIGRATIONS)
+    assert "  0001_first: jobs, where each of them is, workers, documents, totals.\n" in steps
+    assert cli.run("migrate", "--dry-run").out == f"headway.db: no store yet; would become schema {newest}\n{steps}"
     assert not (cli.folder / "headway.db").exists()
-    assert cli.run("migrate").out == "headway.db: no store yet, now schema 2\n"
-    assert cli.call("migrate").out == "headway.db: schema 2, nothing to do\n"
+    assert cli.run("migrate").out == f"headway.db: no store yet, now schema {newest}\n{steps}"
+    assert cli.call("migrate").out == f"headway.db: schema {newest}, nothing to do\n"
     with sqlite3.connect(cli.folder / "other.db") as other:
         other.execute("CREATE TABLE mine (value)")
     other.close()

@@ -18,24 +18,29 @@ def migrate(
     An SQLite store does this by itself whenever it is opened; this command does
     it at a moment you choose, before workers start, and prints what it did. A
     PostgreSQL store is changed by this command only. A store that does not exist
-    yet is created.
+    yet is created. Workers of the release before may go on meanwhile.
     """
     store = make_store(place.settings(), create=True)
-    before, newest = run(store.schema())
-    name = render.clean(str(store.abilities.path or "the store"))
-    if before == newest:
-        if (migrate := store.abilities.migrate) is not None and not dry_run:
-            run(migrate())  # The functions may be of an older release.
-        print(f"{name}: schema {before}, nothing to do")
-        return
-    was = "no store yet" if before is None else f"schema {before}"
-    if dry_run:
-        print(f"{name}: {was}; would become schema {newest}")
-        return
-    run(_open(store) if (migrate := store.abilities.migrate) is None else migrate())
-    print(f"{name}: {was}, now schema {newest}")
+    for line in run(_migrate(store, dry_run=dry_run)):
+        print(render.clean(line))
 
 
-async def _open(store: Store) -> None:
-    await store.open()
-    await store.close()
+async def _migrate(store: Store, *, dry_run: bool) -> list[str]:
+    """Migrate a store unless this is a dry run. Return the lines to print."""
+    able = store.abilities
+    try:
+        before, newest = await store.schema()
+        changes = [] if able.pending_changes is None else await able.pending_changes()
+        name = able.path or "the store"
+        was = "no store yet" if before is None else f"schema {before}"
+        if not changes and before is not None:
+            newer = f" (newer than {newest}, the one of this Headway)" if before > newest else ""
+            return [f"{name}: {was}{newer}, nothing to do"]
+        if dry_run:
+            said = f"{name}: {was}; would become schema {newest}"
+        else:
+            await (store.open() if able.migrate is None else able.migrate())
+            said = f"{name}: {was}, now schema {newest}"
+        return [said, *(f"  {change}" for change in changes)]
+    finally:
+        await store.close()

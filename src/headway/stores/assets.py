@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -39,6 +40,11 @@ def load_migrations(package: str) -> list[tuple[int, str]]:
     folder = files(package) / "migrations"
     entries = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda entry: entry.name)
     return [(int(entry.name[:4]), entry.read_text()) for entry in entries]
+
+
+def describe_migrations(migrations: Sequence[tuple[int, str]], since: int | None) -> list[str]:
+    """Return the first line of each migration that a schema of this version lacks: its name, and what it is for."""
+    return [text.partition("\n")[0].removeprefix("-- ") for number, text in migrations if number > (since or 0)]
 
 
 def _join(text: str, parts: dict[str, str]) -> str:

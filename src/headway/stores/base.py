@@ -537,6 +537,8 @@ class Abilities:
     # Bring the schema to this Headway's version and return the numbers of the steps taken. A store without this verb
     # changes its schema when it is opened.
     migrate: Callable[[], Coroutine[Any, Any, list[int]]] | None = None
+    # Return what a migration would change, one line for each step. May be called before ``open``.
+    pending_changes: Callable[[], Coroutine[Any, Any, list[str]]] | None = None
     # Return once what the store has leased to a waiting worker since its last exchange, unless a lease may be older
     # than this many milliseconds. The next exchange then returns it, if it still stands.
     handed: Callable[[str, int], ExchangeReply | None] | None = None

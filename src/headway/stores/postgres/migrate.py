@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from headway.core.errors import NotAStore, StoreError, StoreTooNew
+from headway.stores.assets import describe_migrations
 from headway.stores.base import FORMAT, OLDEST_READER, OLDEST_WRITER
 from headway.stores.postgres.connections import Connection
 from headway.stores.postgres.statements import FUNCTIONS_VERSION, MIGRATIONS, fill, functions, lock_number, queries
@@ -22,6 +23,15 @@ class SchemaVersion(NamedTuple):
     @property
     def current(self) -> bool:
         return self.schema == NEWEST and self.functions == FUNCTIONS_VERSION
+
+
+def pending_changes(found: SchemaVersion) -> list[str]:
+    """Return what a migration of such a schema would change, one line for each step."""
+    changes = describe_migrations(MIGRATIONS, found.schema)
+    if (found.functions or 0) < FUNCTIONS_VERSION:
+        was = "none" if found.functions is None else f"version {found.functions}, which stay for older workers"
+        changes.append(f"functions: add version {FUNCTIONS_VERSION} (there now: {was})")
+    return changes
 
 
 async def look(connection: Connection, schema: str, shown: str) -> SchemaVersion:
@@ -77,7 +87,7 @@ async def migrate(connection: Connection, schema: str, shown: str, *, to: int | 
         ]
         for _number, text in steps:
             await connection.execute(fill(text, schema))
-        written = {"format": FORMAT, "oldest_reader": OLDEST_READER, "oldest_writer": OLDEST_WRITER}
+        written: dict[str, int] = {}
         if steps:
             written["schema"] = steps[-1][0]
         if to is None and (found.functions or 0) < FUNCTIONS_VERSION:
@@ -85,5 +95,7 @@ async def migrate(connection: Connection, schema: str, shown: str, *, to: int | 
                 await connection.execute(text)
             written["functions"] = FUNCTIONS_VERSION
             await connection.fetchval(queries(schema)["partitions_maintain"], None)
-        await connection.executemany(queries(schema)["format_write"], list(written.items()))
+        if written:  # A newer release may have written the schema. Its numbers must stay.
+            written |= {"format": FORMAT, "oldest_reader": OLDEST_READER, "oldest_writer": OLDEST_WRITER}
+            await connection.executemany(queries(schema)["format_write"], list(written.items()))
     return [number for number, _ in steps]

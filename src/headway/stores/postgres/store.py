@@ -35,6 +35,7 @@ from headway.stores.postgres.connections import (
 from headway.stores.postgres.demands import NeedsExclusive, SettlesFirst, UnknownValues, demand_of
 from headway.stores.postgres.external_transaction import ExternalGraph, ExternalSubmit, PlainExternalSubmit
 from headway.stores.postgres.graph import GraphSubmit, batch_closed
+from headway.stores.postgres.migrate import SchemaVersion
 from headway.stores.postgres.notifier import WATCHED_MS, PostgresNotifier
 from headway.stores.postgres.runner import PostgresCache, PostgresRunner, Row, read_rules
 from headway.stores.postgres.statements import channel, queries
@@ -89,6 +90,7 @@ class PostgresStore(SqlStore):
             external_submit=self,
             migrate=self.migrate,
             match_words=self.match_words,
+            pending_changes=self.pending_changes,
         )
         self._clock = clock
         self._schema = address.schema
@@ -347,13 +349,19 @@ class PostgresStore(SqlStore):
         return self._notifier.subscribe(name)
 
     async def schema(self) -> tuple[int | None, int]:
+        return (await self._schema_version()).schema, migrate.NEWEST
+
+    async def pending_changes(self) -> list[str]:
+        """Return what ``migrate`` would change."""
+        return migrate.pending_changes(await self._schema_version())
+
+    async def _schema_version(self) -> SchemaVersion:
         with naming(self.address.shown):
             connection = await connect(self.address.url, pgbouncer=self.address.pgbouncer)
             try:
-                found = await migrate.look(connection, self._schema, self.address.shown)
+                return await migrate.look(connection, self._schema, self.address.shown)
             finally:
                 await connection.close(timeout=5)
-        return found.schema, migrate.NEWEST
 
     async def describe(self) -> dict[str, str]:
         row = await self._connections.run(lambda raw: PostgresRunner(raw, self._schema).row("server_facts"))

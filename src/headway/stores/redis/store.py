@@ -41,6 +41,8 @@ from headway.core.workflow import (
 )
 from headway.stores.base import (
     FORMAT,
+    OLDEST_READER,
+    OLDEST_WRITER,
     RULES,
     TIMEOUT,
     WAIT_SAMPLE_INTERVAL_MS,
@@ -83,6 +85,9 @@ PAGE = 200  # Jobs that one call of find reads at most,
 PAGE_BYTES = 4_000_000  # and bytes, so that other calls wait for some milliseconds only.
 
 
+_FORMAT = {"format": FORMAT, "oldest_reader": OLDEST_READER, "oldest_writer": OLDEST_WRITER}
+
+
 class RedisStore:
     """Jobs on a server that many machines share. ``describe`` reports how durable they are."""
 
@@ -110,6 +115,7 @@ class RedisStore:
             archive_source=self,
             handed=self.handed,
             quiet=self.quiet,
+            pending_changes=self.pending_changes,
         )
         self._shown = shown
         self._transport = transport
@@ -140,8 +146,10 @@ class RedisStore:
             known = await self._check()
             await self._client.ask("PUBLISH", f"{self._prefix}open", "")  # Every function needs this right.
             await self._call("rules")  # Loads the library if it is missing.
-            if known is None:  # Else do not write: a full server refuses it, but can serve the jobs it has.
-                await self._client.ask("HSETNX", self._meta, "format", FORMAT)
+            # A full server refuses to write, but can serve the jobs it has. So the format is written only if needed.
+            if known is None or known < FORMAT:
+                for name, value in _FORMAT.items():
+                    await self._client.ask("HSETNX" if known is None else "HSET", self._meta, name, value)
         except BaseException:
             await self.close()
             raise
@@ -643,20 +651,32 @@ class RedisStore:
         known = await self._check()
         return known, FORMAT
 
+    async def pending_changes(self) -> list[str]:
+        """Return what the next opening would change."""
+        known = await self._check()
+        return (
+            [] if known is not None and known >= FORMAT else [f"format: write {FORMAT} (there now: {known or 'none'})"]
+        )
+
     async def describe(self) -> dict[str, str]:
         return await describe_server(self._client, self._shown, self._transport, self._replicas)
 
     async def _check(self) -> int | None:
-        """Return the format of the namespace, or None if it is new. Raises ``NotAStore``."""
+        """Return the format of the namespace, or None if it is new. Raises ``NotAStore``, ``StoreTooNew``."""
         kind = (await self._client.ask("TYPE", self._meta)).decode()
         if kind == "none":
             return None
         if kind != "hash":
             raise NotAStore(f"{self._shown}: the key {self._meta} is a {kind} of another program")
-        known = await self._client.ask("HGET", self._meta, "format")
-        if known is not None and int(known) > FORMAT:
-            raise StoreTooNew(f"{self._shown} was written by a newer Headway (format {int(known)}, ours is {FORMAT})")
-        return None if known is None else int(known)
+        known, oldest_writer = await self._client.ask("HMGET", self._meta, "format", "oldest_writer")
+        if known is None:
+            return None
+        if int(oldest_writer or known) > FORMAT:
+            raise StoreTooNew(
+                f"{self._shown} was written by a newer Headway (format {int(known)}; this one writes {FORMAT}): "
+                "upgrade Headway here"
+            )
+        return int(known)
 
     async def _connect(self) -> RedisConnection:
         return await self._client.connect()

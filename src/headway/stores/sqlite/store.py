@@ -13,6 +13,7 @@ from headway.core.job import NewJob, SubmitReply
 from headway.core.policy.clock import StoreClock
 from headway.core.workflow import Graph, GraphReply, check_graph
 from headway.runtime.immediate import run_now
+from headway.stores.assets import describe_migrations
 from headway.stores.base import (
     TIMEOUT,
     Abilities,
@@ -82,6 +83,7 @@ class SqliteStore(SqlStore):
             submit_blocking=self.submit_blocking,
             backup=self,
             match_words=self.match_words,
+            pending_changes=self.pending_changes,
         )
         self._clock = clock
         self._steady = SteadyClock()
@@ -147,6 +149,10 @@ class SqliteStore(SqlStore):
 
     def subscribe(self, name: str) -> Subscription:
         return self._notifier.subscribe(name)
+
+    async def pending_changes(self) -> list[str]:
+        """Return what the next opening would change."""
+        return describe_migrations(MIGRATIONS, await self._executor.version())
 
     async def schema(self) -> tuple[int | None, int]:
         return await self._executor.version(), MIGRATIONS[-1][0]

@@ -9,7 +9,7 @@
 --
 -- layout.py has the byte layouts of the records. In the following, C is the number of a class and X the key of a limit.
 --
--- meta      hash    seq, rules, book, witnessed, turn, bottom, ahead, reached, format
+-- meta      hash    seq, rules, book, witnessed, turn, bottom, ahead, reached, format, oldest_reader, oldest_writer
 -- in        stream  deferred submits: see deferred_submit.lua
 -- ids       hash    job id -> member
 -- job       hash    member -> job: what never changes

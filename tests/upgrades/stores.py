@@ -1,0 +1,55 @@
+"""Make the stores that ``write_fixture`` wrote anew, on the servers of the tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import apsw
+import psycopg
+import redis
+
+from tests.conftest import postgres, valkey
+
+HERE = Path(__file__).parent
+VERSIONS = sorted(folder.name for folder in HERE.iterdir() if (folder / "jobs.json").is_file())
+STORES = ("sqlite", "redis", "postgres")
+
+
+def jobs_of(version: str, store: str) -> Any:
+    """Read what the store of a release holds, and the results that its jobs must have in the end."""
+    return json.loads((HERE / version / "jobs.json").read_text())[store]
+
+
+def empty(store: str, folder: Path) -> str:
+    """Return the address of a store that has never been opened."""
+    if store == "sqlite":
+        return f"sqlite:///{folder}/headway.db"
+    if store == "postgres":
+        with psycopg.connect(postgres().url, autocommit=True) as connection:
+            connection.execute("DROP SCHEMA IF EXISTS headway CASCADE")
+        return postgres().url
+    with redis.Redis.from_url(valkey().url) as client:
+        if keys := client.keys("{headway:default}:*"):
+            client.delete(*keys)
+    return valkey().url
+
+
+def load(version: str, store: str, folder: Path) -> str:
+    """Make the store of a release anew. Return its address."""
+    url = empty(store, folder)
+    if store == "sqlite":
+        connection = apsw.Connection(str(folder / "headway.db"))
+        connection.execute((HERE / version / "sqlite.sql").read_text())
+        connection.close()
+        (folder / "headway.db").chmod(0o600)
+    elif store == "postgres":
+        with psycopg.connect(url, autocommit=True) as database:
+            database.execute("SET check_function_bodies = off")  # The dump makes functions before tables.
+            database.execute((HERE / version / "postgres.sql").read_bytes())
+    else:
+        with redis.Redis.from_url(url) as client:
+            for line in (HERE / version / "redis.jsonl").read_text().splitlines():
+                client.execute_command(*(word.encode("latin-1") for word in json.loads(line)))
+    return url
