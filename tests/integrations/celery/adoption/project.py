@@ -102,6 +102,7 @@ def _define(app: Celery) -> None:
             "is_eager": found.is_eager,
             "hostname": found.hostname,
             "root_id": found.root_id,
+            "properties": found.properties,
             "current": current_task.name,
         }
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from celery import signals  # type: ignore[import-untyped]
 from celery.exceptions import (  # type: ignore[import-untyped]
+    Reject,
     SoftTimeLimitExceeded,
     TaskRevokedError,
     TimeLimitExceeded,
@@ -71,6 +72,10 @@ def test_the_request_has_what_celery_puts_into_it(adopted: Adopted) -> None:
     assert (found["retries"], found["args"], found["queue"]) == (0, ["a"], "celery")
     assert (found["called_directly"], found["is_eager"]) == (False, False)
     assert (found["root_id"], found["current"]) == (found["id"], "work.request")
+
+
+def test_properties_of_the_message_reach_the_task(adopted: Adopted) -> None:
+    assert adopted.result("work.request", app_id="shop")["properties"]["app_id"] == "shop"
 
 
 def test_retries_count_up_and_reach_the_task(adopted: Adopted) -> None:
@@ -156,7 +161,7 @@ def test_an_ignored_task_keeps_the_state_that_it_set(adopted: Adopted) -> None:
 def test_a_rejected_task_goes_back_or_fails(adopted: Adopted, tmp_path: Path) -> None:
     assert adopted.result("work.reject", str(tmp_path / "one"), True) == "again"
     result = adopted.call("work.reject", str(tmp_path / "two"), False)
-    assert "rejected: not me" in str(result.get(timeout=60, propagate=False))
+    assert (type(result.get(timeout=60, propagate=False)), result.state) == (Reject, "FAILURE")
 
 
 def test_a_result_that_json_cannot_hold_fails_the_task(adopted: Adopted) -> None:

@@ -110,9 +110,10 @@ class JobBackend(BaseBackend):  # type: ignore[misc]
         if not begin_chord(self.adoption, header_result_args, body):
             self.original.apply_chord(header_result_args, body, **kwargs)
 
-    def on_task_call(self, producer: Any, task_id: str) -> None:
+    def on_task_call(self, producer: Any, task_id: str) -> dict[str, Any]:
         """Note the call. Only one that goes to the broker may need the original backend."""
         self._called.arguments = (producer, task_id)
+        return {}
 
     def call_sent(self, *, adopted: bool) -> None:
         """Prepare the original backend for the result of a call, if the call goes to the broker."""
@@ -135,7 +136,7 @@ class JobBackend(BaseBackend):  # type: ignore[misc]
         (job,) = self.find_jobs([task_id])
         if job is None:
             unknown = {"status": states.PENDING, "result": None, "task_id": task_id}
-            return self.original._get_task_meta_for(task_id) if self._has_original else unknown
+            return self.original.get_task_meta(task_id) if self._has_original else unknown
         while job.state is State.CANCELLED and (upstream := UPSTREAM.match(job.reason or "")):
             (source,) = self.find_jobs([upstream[1]])
             if source is None:
@@ -154,6 +155,23 @@ class JobBackend(BaseBackend):  # type: ignore[misc]
 
         kept = [value for key, value in headway.portal.run(read()).items() if key.startswith(CHILDREN)]
         return [_tuples(child) for child in decode_result(kept[-1]) or []] if kept else []
+
+    def wait_for_pending(self, result: Any, timeout: float | None = None, **options: Any) -> Any:
+        """Wait in Headway if it has the job. Else let the original backend wait, and look again now and then."""
+        if self.adoption.adopts_all or not self._has_original:
+            return super().wait_for_pending(result, timeout=timeout, **options)
+        ends = None if timeout is None else time.monotonic() + timeout
+        self.original.add_pending_result(result)
+        while True:
+            left = None if ends is None else max(0.0, ends - time.monotonic())
+            if self.find_jobs([result.id]) != [None]:
+                return super().wait_for_pending(result, timeout=left, **options)
+            try:
+                step = LOOK_EVERY if left is None else min(left, LOOK_EVERY)
+                return self.original.wait_for_pending(result, timeout=step, **options)
+            except CeleryTimeout:
+                if left is not None and left <= LOOK_EVERY:
+                    raise
 
     def wait_for(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,6 +22,7 @@ HEADER_RESULTS = "$results"  # In the place of an argument: the results of a cho
 CALL = "celery.call"  # The key of a whole message among the named arguments of a call.
 
 # Headers that a worker does not need, or that Headway keeps itself.
+_MADE_PROPERTIES = frozenset({"correlation_id", "reply_to", "priority", "expiration"})
 _DROPPED = frozenset({"lang", "task", "id"})
 
 
@@ -33,6 +35,9 @@ class TaskMessage(NamedTuple):
     embed: dict[str, Any]  # callbacks, errbacks, chain and chord.
     queue: str = ""
     priority: int | None = None
+    properties: Mapping[str, Any] = MappingProxyType(
+        {}
+    )  # Properties of the message that the caller set, such as ``app_id``.
 
     def stored(self) -> dict[str, Any]:
         """Return the message as the value that a job stores."""
@@ -41,6 +46,8 @@ class TaskMessage(NamedTuple):
             about["embed"] = self.embed
         if self.priority is not None:
             about["priority"] = self.priority
+        if self.properties:
+            about["properties"] = dict(self.properties)
         return {"args": self.args, "kwargs": self.kwargs, MESSAGE: about}
 
 
@@ -48,7 +55,7 @@ def make_message(
     body: tuple[Sequence[Any], Mapping[str, Any], Mapping[str, Any]],
     headers: Mapping[str, Any],
     queue: str,
-    priority: int | None,
+    properties: Mapping[str, Any],
 ) -> TaskMessage:
     """Return the message of a job from the parts that Celery has made."""
     args, kwargs, embed = body
@@ -57,7 +64,9 @@ def make_message(
         del kept["timelimit"]
     if headers.get("ignore_result") is not None:  # False overrides the task's own option.
         kept["ignore_result"] = headers["ignore_result"]
-    return TaskMessage(list(args), dict(kwargs), kept, {k: v for k, v in embed.items() if v}, queue, priority)
+    own = {name: value for name, value in properties.items() if value and name not in _MADE_PROPERTIES}
+    used = {name: value for name, value in embed.items() if value}
+    return TaskMessage(list(args), dict(kwargs), kept, used, queue, properties.get("priority"), own)
 
 
 class MessageSignature(Signature):
@@ -158,6 +167,7 @@ def read_message(payload: bytes) -> TaskMessage:
         about.get("embed", {}),
         about.get("queue", ""),
         about.get("priority"),
+        about.get("properties", {}),
     )
 
 

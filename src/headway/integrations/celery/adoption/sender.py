@@ -38,6 +38,11 @@ ID_MAX = 255  # Characters of a task id.
 VARIANTS_MAX = 1_000  # Combinations of task, queue, priority and time limit that are kept.
 SOONEST = 0.001  # Seconds. What has expired already is stored and expires at once, as a Celery worker would see it.
 
+_PUBLISHING = frozenset({  # What tells kombu how to publish. Other options are properties of the message.
+    "declare", "retry", "serializer", "compression", "delivery_mode", "event_dispatcher", "exchange", "exchange_type",
+    "timeout", "confirm_timeout", "expiration", "mandatory", "immediate",
+})  # fmt: skip
+
 Send = Callable[..., Any]
 
 
@@ -101,15 +106,13 @@ class JobSender:
         routing_key: str | None = None,
         headers: dict[str, Any] | None = None,
         retry_policy: dict[str, Any] | None = None,
-        priority: int | None = None,
-        **_: Any,
+        **options: Any,
     ) -> None:
         """Submit the job of a message, or note it if it belongs to an open chain, group or chord."""
         about, properties, body, _ = message
         about.update(headers or {})
         shown = queue_name(self._adoption.app, queue, routing_key)
-        if priority is not None:
-            properties["priority"] = priority
+        properties.update((name, value) for name, value in options.items() if name not in _PUBLISHING)
         attempt = running.get()
         if attempt is not None and about["id"] == attempt.job_id:
             self._retry(attempt, name, about, body)
@@ -119,7 +122,7 @@ class JobSender:
             **place, declare=[], properties=properties, retry_policy=dict(retry_policy or {})
         )
         with self.collecting() as opened:
-            self._add(opened, name, make_message(body, about, shown, properties.get("priority")), about)
+            self._add(opened, name, make_message(body, about, shown, properties), about)
             opened.published.append(lambda: signals.after_task_publish.send(**place))
 
     def _retry(self, attempt: RunningAttempt, name: str, about: dict[str, Any], body: Any) -> None:

@@ -19,7 +19,7 @@ from celery.exceptions import (  # type: ignore[import-untyped]
 )
 
 from headway.client.context import Context
-from headway.core.errors import ConfigError, Discard, RetryAfter, Snooze, StepError, UnknownTask
+from headway.core.errors import ConfigError, RetryAfter, Snooze, StepError, UnknownTask
 from headway.core.job import JobRecord, State
 from headway.integrations.celery.adoption import lifecycle
 from headway.integrations.celery.adoption.attempt import RunningAttempt, running
@@ -96,7 +96,7 @@ def make_request(attempt: RunningAttempt) -> dict[str, Any]:
     context, message = attempt.context, attempt.message
     headers = message.headers
     retries = int(headers.get("retries") or 0) + max(0, context.attempt - 1 - context.crashes)
-    properties = {"correlation_id": context.job_id, "reply_to": headers.get("reply_to") or ""}
+    properties = {"correlation_id": context.job_id, "reply_to": "", **message.properties}
     delivery = {
         "exchange": "",
         "routing_key": message.queue,
@@ -145,7 +145,6 @@ def _end(attempt: RunningAttempt, task: Any, result: Any, info: Any) -> Any:
                 raise error.reason
             if error.requeue:
                 raise Snooze(0, "rejected")
-            raise Discard(f"rejected: {error.reason}")
     attempt.context.partial(_exception_meta(task, error))
     raise error
 
