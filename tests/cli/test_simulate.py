@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import Cli, until
+from tests.cli.served import Served
 
 POLICY = """
 [lanes.high]
@@ -87,9 +88,12 @@ def test_a_table_by_task_and_more_slots(traced: Cli) -> None:
         (["--trace", "jobs.csv"], "jobs.csv does not say which workers there were; give --slots, or --capacity"),
         (["--trace", "none.csv"], "the trace none.csv cannot be read: No such file"),
         (["--trace", "jobs.csv", "--slots", "1"], "column lane: the built-in policy has no lane"),
-        (["--trace", "jobs.csv", "--recorded", "1h"], "give one of --recorded and --trace"),
+        (
+            ["--trace", "jobs.csv", "--recorded", "1h"],
+            "give one of --recorded, --trace, --model, --now, got --recorded and --trace",
+        ),
         (["--trace", "jobs.csv", "--capacity", "1h:5"], "--capacity needs steps in order, the first one at 0"),
-        (["--trace", "jobs.csv", "--capacity", "x"], "--capacity takes a file or steps such as 0h:8,2h:16"),
+        (["--trace", "jobs.csv", "--capacity", "0h:x"], "--capacity takes a file or steps such as 0h:8,2h:16"),
         (["--trace", "jobs.csv", "--workers", "2"], "--workers needs --slots"),
         (["--trace", "jobs.csv", "--slots", "1", "--policy", "bad.toml"], "bad.toml: lanes.x.level: expected"),
         (["--recorded", "soon"], "--recorded 'soon': expected seconds, or a length such as"),
@@ -180,3 +184,33 @@ def test_an_empty_store_has_nothing_to_replay(cli: Cli) -> None:
     cli.call("migrate")
     ran = cli.call("simulate", "--recorded", "1h", code=2)
     assert "no job that was submitted in the last 3,600 s has ended" in ran.err
+
+
+def test_a_model_is_replayed_with_five_seeds(cli: Cli) -> None:
+    (cli.folder / "model.toml").write_text(
+        'length = "20m"\n[[streams]]\nrate = 1\nlane = "low"\nseconds = {mean = 3}\n'
+    )
+    (cli.folder / "capacity.toml").write_text("[[workers]]\nslots = 2\ncount = 2\n")
+    ran = cli.call("simulate", "--model", "model.toml", "--capacity", "capacity.toml", "--scale", "0.5")
+    assert " at 0.5 times the arrivals on 2 workers of 2 slots, 5 times, in " in ran.out
+    assert "Held against nothing, because a model" in ran.out
+    assert "give one of" in cli.call("simulate", "--model", "model.toml", "--now", "5m", code=2).err
+    assert (
+        "the capacity none.toml cannot be read"
+        in cli.call("simulate", "--model", "model.toml", "--capacity", "none.toml", code=2).err
+    )
+
+
+def test_now_goes_on_with_what_waits(ran: Cli) -> None:
+    assert "no job waits, and nothing was learned" in ran.call("simulate", "--now", "1m", "--slots", "1", code=2).err
+    ids = [ran.submit("demo.echo", "value=1", "--delay", "5") for _ in range(3)]
+    found = ran.call("simulate", "--now", "1m", "--slots", "1", "--json").json
+    assert (found["input"]["kind"], found["input"]["jobs"], found["input"]["seeds"]) == ("now", 3, 5)
+    ran.call("cancel", *ids)
+
+
+def test_a_server_hands_out_what_is_needed_or_says_what_is_missing(served: Served) -> None:
+    through = served.url
+    ran = served.cli.call("simulate", "--recorded", "1h", "--server", through, code=2)
+    assert "no job that was submitted in the last 3,600 s has ended" in ran.err
+    assert "--now needs the store itself" in served.cli.call("simulate", "--now", "1h", "--server", through, code=2).err

@@ -9,6 +9,7 @@ import pytest
 from headway.core.errors import ConfigError
 from headway.simulate import trace_file
 from headway.simulate.capacity import SlotStep, WorkerPlan
+from headway.simulate.job import SimulatedJob
 from headway.simulate.trace import Trace, anonymised, check_lanes, scaled
 from headway.simulate.trace_file import read_trace, write_trace
 from tests.simulate.jobs import job, policy
@@ -38,7 +39,7 @@ def test_every_column_is_read(tmp_path: Path) -> None:
     row = "2026-01-31T08:00:00Z,1.5,export,low,acme,slow,gpu;eu,api=7,0.5;0.25,failed,5,60,2,30"
     trace = read(tmp_path, f"{head},id,batch,after,on_failure,waited\n{row},j1,rows,j0;j9,run,0.75\n")
     (one,) = trace.jobs
-    assert one == (
+    assert one == SimulatedJob(
         0, 1_500, "export", "low", "acme", "slow", ("gpu", "eu"), ("api=7",), (500, 250), "failed", 5_000, 60_000, 2,
         30_000, "j1", "rows", ("j0", "j9"), "run", 750, 2,
     )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from headway.client.batch import RetryMode, retry_batch
 from headway.client.batch_values import batch_page, batch_values
 from headway.client.job_reader import JobReader
+from headway.core.distributions import ModelData
 from headway.core.errors import ConfigError, StoreBusy
 from headway.core.job import JobId, JobRecord, State, SubmitReply
 from headway.core.policy.document import BUILT_IN, LimitRule, Policy
@@ -20,6 +21,7 @@ from headway.core.search import JobSearch, parse_search
 from headway.core.workflow import BatchId, BatchQuery
 from headway.estimates.accuracy import AccuracySummary, summaries
 from headway.estimates.forecaster import Forecaster
+from headway.estimates.history import read_learned
 from headway.estimates.load import check_here, recent_load
 from headway.estimates.scaling import ScaleAdvice, advise_slots
 from headway.maintenance.bulk import (
@@ -165,6 +167,10 @@ class StoreOperator:
         """Return the limits in force that tasks declare and the policy does not name."""
         rules = (await self._store.diagnose()).rules
         return {name: rule for name, rule in rules.limits.items() if name not in policy.limits}
+
+    async def learned(self, now_at: int) -> ModelData:
+        """Return the run times and arrivals that workers have learned."""
+        return await read_learned(self._store, now_at)
 
     async def sources(self, job_id: JobId) -> tuple[str, ...]:
         """Return the jobs and batches that a job waits or waited for."""

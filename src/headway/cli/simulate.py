@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
@@ -13,44 +14,53 @@ from cyclopts.validators import Number
 from headway.cli import render
 from headway.cli.help import option
 from headway.cli.operator import Operator
-from headway.cli.simulation_input import current_policy, policy_versions, read_span, record_jobs
+from headway.cli.simulation_input import current_policy, policy_versions, read_now, read_span, record_jobs
 from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask
 from headway.core.errors import ConfigError
 from headway.core.policy.document import BUILT_IN, Policy
 from headway.policy_store.versions import PolicyVersion, load_policy
 from headway.simulate.capacity import Capacity, all_needs, parse_steps, same_workers, stepped_workers
+from headway.simulate.capacity_file import read_capacity
 from headway.simulate.condition import failed_conditions, parse_condition
+from headway.simulate.going_on import LiveQueue, jobs_from_now
 from headway.simulate.html_report import html_report
+from headway.simulate.job import SimulatedJob
 from headway.simulate.json_report import json_report
 from headway.simulate.report import Scenario, SimulationInput, SimulationReport
 from headway.simulate.run import simulate as run_simulation
 from headway.simulate.text_report import text_report
 from headway.simulate.trace import Trace, check_lanes, scaled
 from headway.simulate.trace_file import read_trace
+from headway.simulate.workload_model import WorkloadModel
 
 if TYPE_CHECKING:
     from headway.simulate.run import Progress
 
 FAILED_CHECK = 4  # The exit code if a condition of --fail-if holds.
 SLOTS_DEFAULT_WORKERS = 1
+SEEDS = 5  # Draws of a model or of what comes, by default.
 
 By = Literal["lane", "tenant", "task", "duration"]
 CURRENT, BUILT_IN_NAME = "current", "built-in"
 
 
 class _Given(NamedTuple):
-    """What is replayed, and the versions of the policy that were read with it."""
+    """What is replayed, and the policies that were read with it. ``draw`` makes the jobs of a seed, if chance does."""
 
     kind: str
     trace: Trace
-    current: tuple[Policy, int] | None
-    versions: list[PolicyVersion]
+    current: tuple[Policy, int] | None = None
+    versions: Sequence[PolicyVersion] = ()
+    capacity: Capacity | None = None
+    draw: Callable[[int], list[SimulatedJob]] | None = None
 
 
 def simulate(
     *,
     recorded: Annotated[str | None, option("Replay the jobs of the last 24h, 90m, 7d …", "TIME")] = None,
     trace: Annotated[Path | None, option("Replay the jobs of a trace: CSV or JSON lines.", "FILE")] = None,
+    model: Annotated[Path | None, option("Replay jobs that a model describes: TOML.", "FILE")] = None,
+    now: Annotated[str | None, option("Go on from now for 30m, 2h …, by what was learned.", "TIME")] = None,
     policy: Annotated[list[Path] | None, option("Replay under this policy file; may be repeated.", "FILE")] = None,
     version: Annotated[
         list[int] | None, option("Replay under this version of the policy; may be repeated.", "N")
@@ -60,9 +70,12 @@ def simulate(
     ] = None,
     slots: Annotated[int | None, option("Slots of each worker; else as recorded.", validator=Number(gte=1))] = None,
     workers: Annotated[int | None, option("How many workers; else 1.", validator=Number(gte=1))] = None,
-    capacity: Annotated[str | None, option("Slots of all workers over time: 0h:8,2h:16.", "STEPS")] = None,
+    capacity: Annotated[str | None, option("Slots over time, 0h:8,2h:16, or a TOML file.", "STEPS")] = None,
     scale: Annotated[float, option("This many times the arrivals.", validator=Number(gt=0, lte=100))] = 1.0,
-    seeds: Annotated[int, option("Replay with this many seeds.", validator=Number(gte=1, lte=100))] = 1,
+    seeds: Annotated[
+        int | None,
+        option("Replay with this many seeds; else 5 for --model and --now, and 1.", validator=Number(gte=1, lte=100)),
+    ] = None,
     by: Annotated[list[By] | None, option("A table by lane, tenant, task or duration; may be repeated.")] = None,
     fail_if: Annotated[
         list[str] | None, option("Exit with 4 if this holds: 'low.p99 > 600'; may be repeated.", "CONDITION")
@@ -81,10 +94,10 @@ def simulate(
     """
     conditions = [parse_condition(text) for text in fail_if or ()]
     began = time.monotonic()
-    given = _read(recorded, trace, version or [], against, place)
-    new_capacity = _capacity(slots, workers, capacity, given.trace)
+    given = _read({"--recorded": recorded, "--trace": trace, "--model": model, "--now": now}, version, against, place)
+    new_capacity = _capacity(slots, workers, capacity, given)
     base, others = _scenarios(given, policy or [], against, new_capacity)
-    report = _run(given, [base, *others], scale, seeds)
+    report = _run(given, [base, *others], scale, seeds or (1 if given.draw is None else SEEDS))
     if html is not None:
         _write(html, html_report(report))
     if json:
@@ -98,42 +111,68 @@ def simulate(
 
 
 def _read(
-    recorded: str | None, trace: Path | None, versions: list[int], against: str | None, place: TargetOptions
+    sources: dict[str, str | Path | None], versions: list[int] | None, against: str | None, place: TargetOptions
 ) -> _Given:
-    sources = [name for name, value in (("--recorded", recorded), ("--trace", trace)) if value is not None]
-    if len(sources) > 1:
-        raise ConfigError(f"give one of --recorded and --trace, got {' and '.join(sources)}")
-    numbers = [*versions, *([int(against)] if against is not None and against.isdecimal() else [])]
-    if trace is not None:
-        read = read_trace(trace)
+    named = [name for name, value in sources.items() if value is not None]
+    if len(named) > 1:
+        raise ConfigError(f"give one of {', '.join(sources)}, got {' and '.join(named)}")
+    numbers = [*(versions or ()), *([int(against)] if against is not None and against.isdecimal() else [])]
+    kind = named[0] if named else "--recorded"
+    value = sources[kind] or "24h"
+    if isinstance(value, Path):
         asks = bool(numbers) or against == CURRENT
         current, found = ask(place, lambda operator: _policies(operator, numbers)) if asks else (None, [])
-        return _Given("trace", read, current, found)
-    span_ms = read_span(recorded or "24h", "--recorded")
+        if kind == "--trace":
+            read = read_trace(value)
+            return _Given("trace", read, current, found, read.capacity)
+        made = WorkloadModel(value)
+        return _Given("model", Trace(made.jobs(0), made.source), current, found, None, made.jobs)
+    span_ms = read_span(value, kind)
 
     async def read_store(operator: Operator) -> _Given:
-        return _Given("recorded", await record_jobs(operator, span_ms), *await _policies(operator, numbers))
+        policies = await _policies(operator, numbers)
+        if kind == "--recorded":
+            read = await record_jobs(operator, span_ms)
+            return _Given("recorded", read, *policies, read.capacity)
+        return _from_now(await read_now(operator), span_ms, *policies)
 
-    return ask(place, read_store, history=True)
+    return ask(place, read_store, history=kind == "--recorded")
+
+
+def _from_now(
+    queue: LiveQueue, span_ms: int, current: tuple[Policy, int], versions: list[PolicyVersion]
+) -> _Given:  # fmt: skip
+    jobs = jobs_from_now(queue, span_ms, 0)
+    if not any(job.counted for job in jobs):
+        raise ConfigError("no job waits, and nothing was learned of jobs to come; run some jobs first")
+    trace = Trace(
+        jobs, "the store", queue.now_at, policy=queue.policy, policy_version=current[1], left_out=queue.left_out
+    )
+    return _Given("now", trace, current, versions, queue.capacity, lambda seed: jobs_from_now(queue, span_ms, seed))
 
 
 async def _policies(operator: Operator, numbers: list[int]) -> tuple[tuple[Policy, int], list[PolicyVersion]]:
     return await current_policy(operator), await policy_versions(operator, numbers)
 
 
-def _capacity(slots: int | None, workers: int | None, steps: str | None, trace: Trace) -> Capacity | None:
+def _capacity(slots: int | None, workers: int | None, steps: str | None, given: _Given) -> Capacity | None:
     """Return the workers that the command line asks for, or None for those of the recording."""
+    needs = all_needs(given.trace.jobs)
     if steps is not None:
         if slots is not None:
             raise ConfigError("give --slots or --capacity, not both")
-        made = stepped_workers(parse_steps(steps), workers or SLOTS_DEFAULT_WORKERS, all_needs(trace.jobs))
+        if ":" not in steps or Path(steps).exists():
+            made = read_capacity(Path(steps))
+        else:
+            made = stepped_workers(parse_steps(steps), workers or SLOTS_DEFAULT_WORKERS, needs)
     elif slots is not None:
-        made = same_workers(slots, workers or SLOTS_DEFAULT_WORKERS, all_needs(trace.jobs))
+        made = same_workers(slots, workers or SLOTS_DEFAULT_WORKERS, needs)
     elif workers is not None:
         raise ConfigError("--workers needs --slots, the slots of each worker")
     else:
         return None
-    return Capacity(made.workers, made.pauses, trace.declared)
+    as_recorded = given.capacity or Capacity(())
+    return Capacity(made.workers, made.pauses or as_recorded.pauses, as_recorded.declared or given.trace.declared)
 
 
 def _scenarios(
@@ -141,7 +180,7 @@ def _scenarios(
 ) -> tuple[Scenario, list[Scenario]]:
     """Return what to compare with, and what to compare."""
     trace = given.trace
-    as_recorded = trace.capacity
+    as_recorded = given.capacity
     capacity = new_capacity or as_recorded
     if capacity is None:
         raise ConfigError(f"{trace.source} does not say which workers there were; give --slots, or --capacity")
@@ -186,11 +225,12 @@ def _in_force(policy: Policy, version: int | None, capacity: Capacity) -> Scenar
 
 def _run(given: _Given, scenarios: list[Scenario], scale: float, seeds: int) -> SimulationReport:
     trace = given.trace
-    jobs = scaled(trace.jobs, scale)
+    drawn = [trace.jobs] * seeds if given.draw is None else [given.draw(seed) for seed in range(seeds)]
+    jobs = [scaled(one, scale) for one in drawn]
     described = SimulationInput(
         given.kind,
         trace.source,
-        len(jobs),
+        sum(map(len, jobs)) // seeds,
         trace.span_ms,
         seeds,
         scale,
@@ -201,10 +241,10 @@ def _run(given: _Given, scenarios: list[Scenario], scale: float, seeds: int) -> 
     recorded = None
     if any(job.waited_ms is not None for job in trace.jobs):
         base = scenarios[0]
-        in_force = _in_force(trace.policy or base.policy, trace.policy_version, trace.capacity or base.capacity)
+        in_force = _in_force(trace.policy or base.policy, trace.policy_version, given.capacity or base.capacity)
         recorded = trace.jobs, in_force
     with _progress_bar() as progress:
-        return run_simulation(described, scenarios, [jobs] * seeds, recorded=recorded, progress=progress)
+        return run_simulation(described, scenarios, jobs, recorded=recorded, progress=progress)
 
 
 def _write(file: Path, text: str) -> None:

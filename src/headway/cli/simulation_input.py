@@ -6,16 +6,21 @@ from collections.abc import AsyncIterator
 from functools import partial
 
 from headway.cli.operator import Operator, StoreOperator
+from headway.core.distributions import Model
 from headway.core.errors import ConfigError
-from headway.core.job import JobRecord
+from headway.core.job import JobRecord, State
 from headway.core.policy.document import Policy
 from headway.core.policy.units import parse_length
 from headway.policy_store.versions import PolicyVersion
+from headway.simulate.going_on import LiveQueue
 from headway.simulate.recorded import Recording
 from headway.simulate.trace import JOBS_MAX, Trace
 from headway.stores.base import JobQuery
-from headway.stores.paging import find_in_steps
+from headway.stores.paging import find_in_steps, without_values
 
+LIVE_MAX = 100_000  # Jobs that run or wait.
+EXAMPLES = 500  # Jobs that have ended lately, which jobs to come look like.
+ENDED = (State.COMPLETED,)
 REMOTE_PAGE = 500  # Jobs in one reply of a server, which leaves out arguments and results.
 
 
@@ -47,6 +52,29 @@ async def record_jobs(operator: Operator, span_ms: int) -> Trace:
     workers = (await operator.stats()).workers
     declared = await operator.declared_limits(current.policy) if isinstance(operator, StoreOperator) else {}
     return recording.trace(workers, declared)
+
+
+async def read_now(operator: Operator) -> LiveQueue:
+    """Read the queue as it is now, with what was learned."""
+    if not isinstance(operator, StoreOperator):
+        raise ConfigError("--now needs the store itself, because a server does not hand out what was learned")
+    now_at, policy = await operator.now_at(), await operator.policy()
+    jobs: list[JobRecord] = []
+    for states, most in (((State.EXECUTING,), LIVE_MAX), ((State.QUEUED,), LIVE_MAX), (ENDED, EXAMPLES)):
+        query = JobQuery(states=states, limit=most + 1)
+        found = [without_values(job) async for job in find_in_steps(operator.find, query)]
+        if len(found) > most and states != ENDED:
+            raise ConfigError(f"more than {most:,} jobs are {states[0].value}; --now replays each of them")
+        jobs += found[:most]
+    return LiveQueue(
+        now_at,
+        jobs,
+        (await operator.stats()).workers,
+        Model(await operator.learned(now_at)),
+        policy,
+        await operator.paused(),
+        await operator.declared_limits(policy),
+    )
 
 
 async def policy_versions(operator: Operator, wanted: list[int]) -> list[PolicyVersion]:

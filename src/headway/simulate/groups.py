@@ -47,11 +47,13 @@ def members_by(by: str, jobs: Sequence[Sequence[SimulatedJob]], outcomes: Sequen
     for number, (replayed, outcome) in enumerate(zip(jobs, outcomes, strict=True)):
         if by == "lane":
             for index, lane in enumerate(outcome.lanes):
-                found.setdefault(lane, []).append((number, index))
+                if replayed[index].counted:
+                    found.setdefault(lane, []).append((number, index))
         else:
             key = _KEYS[by]
             for index, job in enumerate(replayed):
-                found.setdefault(key(job), []).append((number, index))
+                if job.counted:
+                    found.setdefault(key(job), []).append((number, index))
     return found
 
 

@@ -20,7 +20,8 @@ class SimulatedJob(NamedTuple):
     ``run_ms`` is the length of its last attempt and ``failed_ms`` the lengths of those that failed before it.
     ``lane``, ``max_retries`` and ``timeout_ms`` are None where the policy decides.
     ``after`` names jobs and batches that it waits for. ``waited_ms`` is how long it really waited, if that is known.
-    ``where`` is its line in a file, or 0.
+    ``where`` is its line in a file, or 0. ``age_ms`` is how long it has waited already when it arrives. A job that is
+    not ``counted`` fills a slot, but is in no figure: it runs already when the simulation begins.
     """
 
     arrives_ms: int
@@ -43,3 +44,5 @@ class SimulatedJob(NamedTuple):
     on_failure: str = "cancel"
     waited_ms: int | None = None
     where: int = 0
+    age_ms: int = 0
+    counted: bool = True

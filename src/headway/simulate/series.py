@@ -30,7 +30,7 @@ def series_of(report: SimulationReport, result: ScenarioResult) -> dict[str, Lan
     waits: dict[str, list[list[int]]] = {}
     for jobs, outcome in zip(report.jobs, result.outcomes, strict=True):
         for job, wait, lane in zip(jobs, outcome.waits, outcome.lanes, strict=True):
-            if wait != NEVER:
+            if wait != NEVER and job.counted:
                 here = waits.setdefault(lane, [[] for _ in range(steps)])
                 here[min(steps - 1, job.arrives_ms // step_ms)].append(wait)
     found: dict[str, LaneSeries] = {}

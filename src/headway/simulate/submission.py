@@ -49,11 +49,13 @@ class TraceSubmitter:
             new = self._new(index, job)
             if job.delay_ms and (self.next_due_at is None or now_at + job.delay_ms < self.next_due_at):
                 self.next_due_at = now_at + job.delay_ms
-            if job.after or job.batch is not None or job.name in self._sources:
+            if job.after or job.batch is not None or job.name in self._sources or job.age_ms:
                 if plain:
                     submit(state, plain)
                     plain = []
+                state.now_at = now_at - job.age_ms  # The store takes it as if it had come then.
                 self._submit_graph(index, job, new)
+                state.now_at = now_at
             else:
                 plain.append(new)
             self.submitted += 1

@@ -109,14 +109,14 @@ def read_trace(path: Path) -> Trace:
     """Read a trace file. Raises ``ConfigError`` that names the file, the line and the column."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return _Reader(path, file).read()
+            return _TraceReader(path, file).read()
     except OSError as problem:
         raise ConfigError(f"the trace {path} cannot be read: {problem.strerror or problem}") from problem
     except UnicodeDecodeError as problem:
         raise ConfigError(f"the trace {path} is not text in UTF-8: {problem}") from problem
 
 
-class _Reader:
+class _TraceReader:
     """Reads one file."""
 
     def __init__(self, path: Path, file: TextIO) -> None:
