@@ -7,7 +7,7 @@ import random
 import pytest
 
 from headway.core.distributions import (
-    JOBS_MIN,
+    TASK_JOBS_MIN,
     Arrivals,
     LaneArrivals,
     Lengths,
@@ -80,13 +80,32 @@ def test_a_length_of_which_only_the_longest_is_known_lies_anywhere_below() -> No
     assert lengths.at(1.0) <= 30.0
 
 
-def test_nothing_is_said_of_what_was_seen_too_seldom() -> None:
-    few, enough = {0: JOBS_MIN - 1}, {0: JOBS_MIN}
-    known = Model(ModelData({"low": {"rare": few, "report": enough}}))
-    assert known.task("report", "low") is not None
+def test_a_task_with_few_runs_is_like_its_lane_and_a_lane_without_runs_is_unknown() -> None:
+    known = Model(ModelData({"low": {"rare": {0: TASK_JOBS_MIN - 1}, "report": {8: TASK_JOBS_MIN}}}))
+    assert known.task("report", "low") is known.own("report")
     assert known.task("rare", "low") is known.lane("low")
-    assert known.task("rare", "high") is None
-    assert Model(ModelData({"low": {"rare": few}})).lane("low") is None
+    assert known.task("rare", "high") is known.own("rare")
+    assert known.task("new", "high") is None
+    assert known.lane("high") is None
+    assert Model().anything() is None
+
+
+def test_a_mean_is_exact_where_buckets_are_not() -> None:
+    lengths = {"low": {"short": {bucket(0.2101): 10.0}, "long": {bucket(5.0): 10.0}}}
+    known = Model(ModelData(lengths, means={"low": {"short": 0.2101, "long": 5.0}}))
+    short, lane = Lengths(lengths["low"]["short"]), known.lane("low")
+    assert short.mean < 0.2101 * 0.93
+    assert lane is not None
+    assert lane.mean == pytest.approx((0.2101 + 5.0) / 2, rel=0.35)  # With room for longer jobs,
+    many = Model(ModelData({"low": {"short": {bucket(0.2101): 500.0}}}, means={"low": {"short": 0.2101}})).lane("low")
+    assert many is not None
+    assert many.mean == pytest.approx(0.2101)  # and without.
+
+
+@pytest.mark.parametrize("runs, factor", [(1, 9.0), (2, 2.5), (3, 1.6), (10, 1.05)])
+def test_a_declared_duration_is_outweighed_by_a_few_runs(runs: int, factor: float) -> None:
+    learned = Lengths({bucket(0.2): float(runs)})
+    assert learned.mean < learned.blended(up_to(30.0)).mean < factor * learned.mean
 
 
 def test_the_tasks_of_a_lane_are_mixed_as_they_come_not_as_they_are_remembered() -> None:
@@ -176,6 +195,7 @@ def test_jobs_that_run_longer_than_was_learned_change_what_is_expected() -> None
     assert short.seen_with([0.05, 0.02]) is short
     assert short.seen_with([]) is short
     assert short.seen_with([1.0]) is short  # One may be an exception.
+    assert short.seen_with([0.099] * 16) is short  # They started together and are about to end.
     all_long = short.seen_with([1.0] * 4)
     assert all_long.mean == pytest.approx(1.5, rel=0.15)
     half = short.seen_with([1.0] * 4 + [0.05] * 4)

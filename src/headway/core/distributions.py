@@ -8,12 +8,17 @@ from math import exp, floor, log, log2, sqrt
 from typing import NamedTuple
 
 BUCKETS_PER_DOUBLING = 4  # From one run time to twice that. A run time is then known to within a tenth.
-JOBS_MIN = 10.0  # Finished jobs before a sketch is used at all: fewer say too little.
+TASK_JOBS_MIN = 3.0  # Finished jobs of a task before its own sketch says more about it than that of its lane.
 JOBS_TRUSTED = 200.0  # Finished jobs from which a sketch is used as it is. With fewer, longer jobs may be unseen.
 UNSEEN_FACTORS = (2.0, 4.0)  # Run times of unseen jobs, as multiples of the longest job seen.
+UNSEEN_JOBS = 10.0  # Finished jobs beside which one unseen job is assumed, and a part of one beside fewer.
 COMPARED_QUANTILES = (0.5, 0.75, 0.9)  # The quantiles of running jobs that are compared with the sketch.
+USUAL = 0.9  # Part of all jobs. Jobs that run no longer than these are no surprise, however many run at a time.
+DECLARED_JOBS = 40.0  # Finished jobs whose mean is as certain as a declared duration.
 TAIL_MIN = 0.002  # Part of all jobs. Below it the sketch knows nothing about jobs that run this long.
 STAGES_MAX = 3  # Stages of a phase: more describe alike jobs better but cost time in every step of a forecast.
+LIKELY_TIMES = 0.3  # Expected arrivals from which one is likely enough to move p90, as with a normal distribution.
+OBSERVED = 3_600.0  # Seconds for which arrivals are recorded: those longer ago count little.
 SHORTEST = 1e-6  # Seconds. Shorter run times count as this, since a logarithm needs a positive number.
 
 Sketch = Mapping[int, float]  # The number of jobs by bucket of run time. Two sketches are merged by adding them up.
@@ -21,6 +26,13 @@ Sketch = Mapping[int, float]  # The number of jobs by bucket of run time. Two sk
 
 def bucket(seconds: float) -> int:
     return floor(log2(seconds if seconds > SHORTEST else SHORTEST) * BUCKETS_PER_DOUBLING)
+
+
+def middle(at: int) -> float:
+    """Return the middle of a bucket in seconds."""
+    begins: float = 2.0 ** (at / BUCKETS_PER_DOUBLING)
+    ends: float = 2.0 ** ((at + 1) / BUCKETS_PER_DOUBLING)
+    return (begins + ends) / 2
 
 
 def merge(sketches: Iterable[Sketch]) -> dict[int, float]:
@@ -52,12 +64,16 @@ class Phase(NamedTuple):
 
 
 class Lengths:
-    """The distribution of run times that a sketch describes, indexed for fast queries."""
+    """The distribution of run times that a sketch describes, indexed for fast queries.
 
-    def __init__(self, sketch: Sketch) -> None:
+    ``scale``: by how much all run times are longer than the middles of their buckets, so that the mean is exact.
+    """
+
+    def __init__(self, sketch: Sketch, scale: float = 1.0) -> None:
         self.sketch = sketch
+        self.scale = scale
         buckets = [
-            (2.0 ** (at / BUCKETS_PER_DOUBLING), 2.0 ** ((at + 1) / BUCKETS_PER_DOUBLING), count)
+            (scale * 2.0 ** (at / BUCKETS_PER_DOUBLING), scale * 2.0 ** ((at + 1) / BUCKETS_PER_DOUBLING), count)
             for at, count in sorted(sketch.items())
         ]
         self.count = sum(count for _, _, count in buckets)
@@ -114,9 +130,12 @@ class Lengths:
         If more of them have run for long than this distribution explains, jobs of a new kind have arrived. Their
         part of all jobs then follows from the slots they fill, and they are assumed to run half as long again.
         """
+        usual = self.at(USUAL) if self.count else 0.0
         for part in COMPARED_QUANTILES:
             if self.count and running:
                 bound = sorted(running)[int(part * len(running))]
+                if bound <= usual:  # Jobs that started together run equally long, and end together.
+                    continue
                 long = [elapsed for elapsed in running if elapsed >= bound]
                 expected = len(running) * self.longer(bound)
                 if len(long) > expected + 3 * sqrt(expected) + 1:
@@ -128,8 +147,14 @@ class Lengths:
         mean = 1.5 * sum(long) / len(long)
         of_new, of_known = slots / mean, (1 - slots) / self.mean
         part = of_new / (of_new + of_known)
-        new = merge({bucket(1.5 * elapsed): part * self.count / len(long)} for elapsed in long)
-        return Lengths(merge([{at: count * (1 - part) for at, count in self.sketch.items()}, new]))
+        new = merge({bucket(1.5 * elapsed / self.scale): part * self.count / len(long)} for elapsed in long)
+        return Lengths(merge([{at: count * (1 - part) for at, count in self.sketch.items()}, new]), self.scale)
+
+    def blended(self, declared: Lengths) -> Lengths:
+        """Return this distribution moved towards a declared one: half of the way after one run, a tenth after three."""
+        if not self.mean or not declared.mean:
+            return self
+        return Lengths(self.sketch, self.scale * (declared.mean / self.mean) ** (1.0 / (1.0 + self.count * self.count)))
 
     def _at(self, below: float) -> float:
         at = min(max(1, bisect_right(self._below, below)), len(self._ends) - 1)
@@ -159,18 +184,20 @@ def _stages(mean: float, square: float) -> int:
 
 def up_to(seconds: float) -> Lengths:
     """Return the distribution of jobs of which only the maximum is known: every run time up to it is equally likely."""
-    return Lengths({bucket(seconds * part): JOBS_MIN for part in (0.125, 0.375, 0.625, 0.875)})
+    return Lengths({bucket(seconds * part): DECLARED_JOBS / 4 for part in (0.125, 0.375, 0.625, 0.875)})
 
 
 class Arrivals(NamedTuple):
     """The arrivals of one tenant in one lane: ``size`` jobs at a time, ``times`` a second.
 
-    ``steady`` is false for rare, large bursts.
+    ``steady`` is false for rare, large bursts. ``irregular``: the squared coefficient of variation of the time between
+    them, which is 1 for bursts at random moments and small for those of a cron.
     """
 
     size: float
     times: float
     steady: bool = True
+    irregular: float = 1.0
 
     @property
     def rate(self) -> float:
@@ -188,8 +215,9 @@ class Arrivals(NamedTuple):
 class LaneArrivals:
     """The arrivals of all tenants in a lane, indexed for sums with a bound for each tenant."""
 
-    def __init__(self, by_tenant: Mapping[str, Arrivals]) -> None:
+    def __init__(self, by_tenant: Mapping[str, Arrivals], observed: float = OBSERVED) -> None:
         self._by_tenant = by_tenant
+        self._observed = observed
         self._rates = sorted(coming.rate for coming in by_tenant.values() if coming.steady)
         self._sums = [0.0]
         for rate in self._rates:
@@ -207,9 +235,32 @@ class LaneArrivals:
         """Return the median number of arrivals from bursts in some seconds."""
         return sum([coming.within(seconds) for _, coming in self.bursts])
 
-    def burst_variance(self, seconds: float) -> float:
-        """Return the variance of the arrivals from bursts in some seconds."""
-        return sum([coming.size * coming.size * coming.times * seconds for _, coming in self.bursts])
+    def variance(self, before: float, now: float) -> float:
+        """Return by how much the variance of the arrivals grows between two moments from now on.
+
+        The further a forecast reaches, the more an error of the learned rates matters.
+        """
+        return self._variance(now) - self._variance(before)
+
+    def _variance(self, seconds: float) -> float:
+        found = self._together * self._doubtful(self.rate / self.batch, seconds)
+        for _, coming in self.bursts:
+            found += coming.size * coming.size * coming.times * self._doubtful_burst(coming, seconds)
+        return found
+
+    def _doubtful_burst(self, coming: Arrivals, seconds: float) -> float:
+        return coming.irregular * self._doubtful(coming.times, seconds)
+
+    def _doubtful(self, times: float, seconds: float) -> float:
+        """Return how many seconds of random arrivals, ``times`` a second, are as uncertain as those in ``seconds``.
+
+        They are more in the far future, and fewer as long as hardly one is expected: p90 then is without any.
+        """
+        return seconds * (1.0 + seconds / self._observed) * min(1.0, times * seconds / LIKELY_TIMES)
+
+    def count_others(self, tenant: str) -> int:
+        """Return how many tenants there are beside one."""
+        return len(self._by_tenant) - (tenant in self._by_tenant)
 
     def of_others(self, tenant: str, seconds: float, most: float) -> tuple[float, float]:
         """Return median and variance of the arrivals of all tenants but one, counting at most ``most`` for each."""
@@ -226,11 +277,12 @@ class LaneArrivals:
         # At most ``most`` jobs of a larger batch count, and batches differ in size.
         batch = min(whole, most)
         count *= 1.0 - (1.0 - 1.0 / whole) * exp(-2.0 * most / whole)
-        count, variance = _median(count, batch), count * batch
+        variance = count * batch * self._doubtful(self.rate / self.batch, seconds) / seconds
+        count = _median(count, batch)
         for other, coming in self.bursts:
             if other != tenant:
                 count += min(most, coming.within(seconds))
-                variance += min(most, coming.size) ** 2 * coming.times * seconds
+                variance += min(most, coming.size) ** 2 * coming.times * self._doubtful_burst(coming, seconds)
         return count, variance
 
 
@@ -247,12 +299,37 @@ class ModelData(NamedTuple):
     """Everything learned. Lanes and tasks without finished jobs are absent.
 
     ``lengths``: sketches by lane and task. ``shares``: by lane and task, how often the task arrives beside the others;
-    without a share, the count of its sketch stands in. ``arrivals``: by lane and tenant ('' for none).
+    without a share, the count of its sketch stands in. ``arrivals``: by lane and tenant ('' for none). ``means``: by
+    lane and task, the mean run time; without one, the middles of the buckets stand in. ``observed``: by lane, for how
+    many seconds arrivals were recorded.
     """
 
     lengths: Mapping[str, Mapping[str, Sketch]] = {}
     arrivals: Mapping[str, Mapping[str, Arrivals]] = {}
     shares: Mapping[str, Mapping[str, float]] = {}
+    means: Mapping[str, Mapping[str, float]] = {}
+    observed: Mapping[str, float] = {}
+
+
+class _Mix:
+    """Sketches that are added up, with the mean of the run times in them."""
+
+    def __init__(self) -> None:
+        self.sketch: dict[int, float] = {}
+        self._rough = self._exact = 0.0  # The seconds of all jobs, by their buckets and as they were.
+
+    def add(self, sketch: Sketch, weight: float, mean: float | None) -> None:
+        count = seconds = 0.0
+        for at, some in sketch.items():
+            self.sketch[at] = self.sketch.get(at, 0.0) + some * weight
+            count += some
+            seconds += some * middle(at)
+        self._rough += weight * seconds
+        self._exact += weight * (mean * count if mean else seconds)
+
+    def lengths(self) -> Lengths | None:
+        """Return the distribution of what was added as it is, or None if that is nothing."""
+        return Lengths(self.sketch, self._exact / self._rough) if self._rough > 0 else None
 
 
 class Model:
@@ -260,63 +337,79 @@ class Model:
 
     def __init__(self, learned: ModelData = ModelData()) -> None:  # noqa: B008  (it is frozen)
         self.learned = learned
+        self._seen: dict[str, Lengths | None] = {}
         self._lanes: dict[str, Lengths | None] = {}
         self._tasks: dict[str, Lengths | None] = {}
         self._arrivals: dict[str, LaneArrivals] = {}
 
     def lane(self, lane: str) -> Lengths | None:
-        """Return the run times of a lane over all tasks, or None if too few of its jobs have finished."""
+        """Return the run times of a lane over all tasks, or None if none of its jobs has finished."""
         if lane not in self._lanes:
-            self._lanes[lane] = _known_lengths(self._mixed(lane))
+            self._lanes[lane] = _widened(self._seen_in(lane))
         return self._lanes[lane]
 
     def lane_with(self, lane: str, running: Sequence[float]) -> Lengths | None:
         """Return the run times of a lane adjusted to the jobs that run now. ``running``: seconds elapsed of each."""
-        usual = self.lane(lane)
-        if usual is None or not running:
-            return usual
-        seen = Lengths(self._mixed(lane))
-        changed = seen.seen_with(running)
-        return usual if changed is seen else _known_lengths(changed.sketch)
+        seen = self._seen_in(lane)
+        changed = seen.seen_with(running) if seen is not None else None
+        return self.lane(lane) if changed is seen else _widened(changed)
 
     def task(self, task: str, lane: str) -> Lengths | None:
         """Return the run times of a task, or those of its lane if too few of its jobs have finished."""
-        if task not in self._tasks:
-            self._tasks[task] = _known_lengths(
-                merge(tasks[task] for tasks in self.learned.lengths.values() if task in tasks)
-            )  # fmt: skip
-        return self._tasks[task] or self.lane(lane)
+        own = self.own(task)
+        if own is not None and own.count >= TASK_JOBS_MIN:
+            return own
+        return self.lane(lane) or own
 
-    def _mixed(self, lane: str) -> Sketch:
-        """Return the sketches of a lane's tasks, added up in proportion to their arrivals."""
-        sketches, shares = self.learned.lengths.get(lane, {}), self.learned.shares.get(lane, {})
-        counts = {task: sum(sketch.values()) for task, sketch in sketches.items()}
-        weights = {task: shares.get(task, count) / count for task, count in counts.items() if count}
-        whole = sum(weights[task] * counts[task] for task in weights)
-        scale = sum(counts.values()) / whole if whole else 0.0
-        return merge(
-            {at: count * weights[task] * scale for at, count in sketches[task].items()} for task in weights
-        )  # fmt: skip
+    def own(self, task: str) -> Lengths | None:
+        """Return the run times of a task in all lanes, or None if none of its jobs has finished."""
+        if task not in self._tasks:
+            mix = _Mix()
+            for lane, tasks in self.learned.lengths.items():
+                if task in tasks:
+                    mix.add(tasks[task], 1.0, self._mean(lane, task))
+            self._tasks[task] = _widened(mix.lengths())
+        return self._tasks[task]
+
+    def anything(self) -> Lengths | None:
+        """Return the run times of all lanes together, or None if no job has finished."""
+        mix = _Mix()
+        for lane, tasks in self.learned.lengths.items():
+            for task, sketch in tasks.items():
+                mix.add(sketch, 1.0, self._mean(lane, task))
+        return _widened(mix.lengths())
 
     def arrivals(self, lane: str) -> LaneArrivals:
         if lane not in self._arrivals:
-            self._arrivals[lane] = LaneArrivals(self.learned.arrivals.get(lane, {}))
+            observed = self.learned.observed.get(lane, OBSERVED)
+            self._arrivals[lane] = LaneArrivals(self.learned.arrivals.get(lane, {}), observed)
         return self._arrivals[lane]
 
+    def _seen_in(self, lane: str) -> Lengths | None:
+        """Return the run times of a lane's tasks as they were seen, in proportion to the arrivals of the tasks."""
+        if lane not in self._seen:
+            sketches, shares = self.learned.lengths.get(lane, {}), self.learned.shares.get(lane, {})
+            counts = {task: sum(sketch.values()) for task, sketch in sketches.items()}
+            weights = {task: shares.get(task, count) / count for task, count in counts.items() if count}
+            whole = sum(weights[task] * counts[task] for task in weights)
+            mix = _Mix()
+            for task, weight in weights.items():
+                mix.add(sketches[task], weight * sum(counts.values()) / whole, self._mean(lane, task))
+            self._seen[lane] = mix.lengths()
+        return self._seen[lane]
 
-def _known_lengths(sketch: Sketch) -> Lengths | None:
-    return Lengths(_widened(sketch)) if sum(sketch.values()) >= JOBS_MIN else None
+    def _mean(self, lane: str, task: str) -> float | None:
+        return self.learned.means.get(lane, {}).get(task)
 
 
-def _widened(sketch: Sketch) -> Sketch:
-    """Return a sketch with at most one longer job added, for run times that few jobs have not shown yet."""
-    count = sum(sketch.values())
-    if count >= JOBS_TRUSTED:
-        return sketch
-    longest = max(at for at, some in sketch.items() if some)
-    weight = (1.0 - count / JOBS_TRUSTED) / len(UNSEEN_FACTORS)
+def _widened(seen: Lengths | None) -> Lengths | None:
+    """Return a distribution with at most one longer job added, for run times that few jobs have not shown yet."""
+    if seen is None or seen.count >= JOBS_TRUSTED:
+        return seen
+    longest = max(at for at, some in seen.sketch.items() if some)
+    weight = min(1.0, seen.count / UNSEEN_JOBS) * (1.0 - seen.count / JOBS_TRUSTED) / len(UNSEEN_FACTORS)
     longer = ({longest + round(log2(factor) * BUCKETS_PER_DOUBLING): weight} for factor in UNSEEN_FACTORS)
-    return merge([sketch, *longer])
+    return Lengths(merge([seen.sketch, *longer]), seen.scale)
 
 
 def doubt(count: float) -> float:

@@ -19,8 +19,10 @@ from headway.core.policy.slot_release import POINTS
 from headway.core.snapshot import ClassView
 from headway.core.worker import TASK
 
-P50_DEVIATIONS, P90_DEVIATIONS = 0.0, 1.2816  # Standard deviations for p50 and p90 of a normal distribution.
+P50_DEVIATIONS = 0.0  # Standard deviations for p50,
+P90_DEVIATIONS = 1.15  # and for p90: 1.28 with a normal distribution, less what running jobs have not yet shown.
 FIRST = 0.62  # Expected starts at the median of a start: 0.5 with one slot, up to 0.69 (ln 2) with many.
+LATE = 0.4  # The same for p90, where the variance accounts for the rest: fitted to Poisson and binomial distributions.
 RELATIVE_ERROR = 0.02  # The relative error that all learned run times may share.
 NOW = 1.0  # Seconds below which an estimate is shown as "now".
 CHANGED = 0.2  # The relative change of the seconds from which an estimate is sent again.
@@ -137,9 +139,10 @@ class Forecast:
             return Estimate(position=position)
         found = self._delayed(run, flow, request) if delayed else self._waiting(run, flow, request)
         p50, p90 = (max(pair) for pair in zip(found, *(pair for pair in held if pair is not None), strict=True))
-        if run.basis == "unknown" and p90 > 0:  # With a free slot, run times do not matter.
+        basis = run.basis_of(flow)
+        if basis == "unknown" and p90 > 0:  # With a free slot, run times do not matter.
             return Estimate(position=position)
-        return Estimate(round(p50, 2), round(max(p50, p90), 2), position, run.basis)
+        return Estimate(round(p50, 2), round(max(p50, p90), 2), position, basis)
 
     def released(self, request: EstimateRequest, ready: Range) -> Estimate:
         """Return the estimate for a held job that is released after ``ready``."""
@@ -175,8 +178,18 @@ class Forecast:
         arrivals = (
             None if request.own is None or request.blocked_by is not None else self._known.arrivals(request.key.lane)
         )
-        solve = _Solve(run, flow, before, arrivals, request.tenant or "", request.own or 0)
+        solve = _Solve(run, flow, before, arrivals, request.tenant or "", self._overtaken(request, arrivals))
         return solve.when(P50_DEVIATIONS), solve.when(P90_DEVIATIONS)
+
+    @staticmethod
+    def _overtaken(request: EstimateRequest, arrivals: LaneArrivals | None) -> float:
+        """Return how many jobs of each other tenant can still overtake a job: as many as its own tenant has ahead.
+
+        The jobs of other tenants that are ahead already count as well.
+        """
+        own = request.own or 0
+        others = 0 if arrivals is None else arrivals.count_others(request.tenant or "")
+        return max(0.0, own - (request.ahead - own) / others) if others else 0.0
 
     def _delayed(self, run: FluidRun, flow: LaneFlow, request: EstimateRequest) -> tuple[float, float]:
         """Return when a delayed job starts: it joins the queue when it is due, behind the jobs that wait by then."""
@@ -252,14 +265,14 @@ class _Solve:
     """Finds when a lane has started a job, its predecessors, and the arrivals that overtake it."""
 
     def __init__(
-        self, run: FluidRun, flow: LaneFlow, before: float, arrivals: LaneArrivals | None, tenant: str, own: int
+        self, run: FluidRun, flow: LaneFlow, before: float, arrivals: LaneArrivals | None, tenant: str, most: float
     ) -> None:
         self._run = run
         self._flow = flow
         self._before = before
-        self._arrivals = arrivals if own else None
+        self._arrivals = arrivals if most > 0 else None
         self._tenant = tenant
-        self._own = own
+        self._most = most
 
     def when(self, deviations: float) -> float:
         times = self._run.times
@@ -280,13 +293,18 @@ class _Solve:
 
     def _excess(self, at: int, deviations: float) -> float:
         """Return how many starts too many or too few a step has, with ``deviations`` of bad luck."""
-        flow, count, variance = self._flow, self._before + FIRST, self._flow.doubt[at]
+        flow, count, doubt = self._flow, self._before + (LATE if deviations else FIRST), 0.0
         if self._arrivals is not None:
-            more, doubt = self._arrivals.of_others(self._tenant, self._run.times[at], self._own)
+            more, doubt = self._arrivals.of_others(self._tenant, self._run.times[at], self._most)
             count += more
-            variance += doubt
-        rough = (RELATIVE_ERROR + flow.rough) * flow.curve[at]
-        return flow.curve[at] - count - deviations * sqrt(variance + rough * rough)
+        if not deviations:
+            return flow.curve[at] - count
+        rough = RELATIVE_ERROR + flow.rough
+        usual = flow.curve[at] - deviations * sqrt(flow.doubt[at] + doubt + (rough * flow.curve[at]) ** 2)
+        if not flow.sure[at]:
+            return usual - count
+        # A lane that has risen gets its share at least, whatever comes to better lanes.
+        return max(usual, flow.sure[at] - deviations * sqrt(flow.sure_doubt[at] + doubt)) - count
 
 
 def _at(times: Sequence[float], values: Sequence[float], moment: float) -> float:

@@ -16,14 +16,12 @@ from headway.core.policy.document import ELASTIC, INTERACTIVE, Lane, Policy
 from headway.core.policy.lanes import competitions, lane_of, risen_level
 from headway.core.policy.slot_release import POINTS, SlotReleases
 from headway.core.snapshot import ClassView, Snapshot
-from headway.core.worker import WorkerInfo, serves
+from headway.core.worker import TASK, WorkerInfo, serves
 
 STEP_GROWTH = 0.2  # The length of a step as a part of the time before it: errors stay below the spread of run times.
+LEAST_GROWTH = 0.02  # The same for steps that end when a lane rises, to bound their number.
 STEPS_MAX = 300  # With growing steps, more than a week takes.
 HORIZON = 7 * 86_400.0  # Seconds. Beyond a week, arrivals will not stay as they are.
-# Jobs that a slot which has just become free starts less, if all run equally long: half of one, and less where steps
-# are short. Fitted to simulations.
-START_LAG = 0.35
 LAST_JOB = 0.25  # The part of a job that must wait for a lane to have one: when its start is found, less is left.
 _UNKNOWN = up_to(1.0)  # Stands in for unknown run times; such estimates have no seconds.
 _NONE = 1e-9  # Jobs or slots below which none is left, beside rounding errors.
@@ -33,9 +31,9 @@ class LaneFlow:
     """A lane in the simulation: its waiting jobs, arrivals and running jobs, and its possible starts by each step."""
 
     __slots__ = (
-        "apart", "arrivals", "came", "curve", "doubt", "filled", "had", "lane", "lengths", "mean", "name",
-        "oldest_ms", "overflow", "pace", "phases", "queue", "rate", "reach", "rough", "running", "served", "spread",
-        "waiting", "weight",
+        "apart", "arrivals", "basis", "came", "curve", "doubt", "due", "entering", "filled", "had", "lane", "lengths",
+        "mean", "name", "oldest_ms", "overflow", "pace", "phases", "queue", "rate", "reach", "risk", "rough", "running",
+        "served", "spread", "sure", "sure_doubt", "sure_risk", "waiting", "weight",
     )  # fmt: skip
 
     def __init__(self, name: str, lane: Lane, lengths: Lengths, known: Model, waiting: float, oldest_ms: int) -> None:
@@ -47,6 +45,7 @@ class LaneFlow:
         self.phases = lengths.phases
         self.arrivals = known.arrivals(name)
         self.rate = self.arrivals.rate
+        self.basis = "learned"
         self.rough = 0.0  # The relative error of its mean run time, if few jobs have finished.
         self.overflow = 1.0  # The part of its arrivals that finds no room in the reserve.
         self.apart = False  # Whether it may fill the reserve.
@@ -55,14 +54,44 @@ class LaneFlow:
         # Jobs that the simulation has started outside the reserve, by phase and stage.
         self.running = [[0.0] * phase.stages for phase in lengths.phases]
         self.filled = 0.0  # Slots filled in the current step.
-        self.pace = 1.0  # How many of its jobs start in one slot during the step.
+        self.entering = [[part, *[0.0] * (phase.stages - 1)] for phase in lengths.phases for part in (phase.part,)]
+        self.pace = 1.0  # The work left in a slot at the end of the step, counted in jobs.
         self.served = 0.0
         self.reach = 0.0  # How many jobs it could have started if enough had waited.
         self.spread = 0.0  # The variance of the work that it has started, in seconds squared.
-        self.came = 0.0  # The variance of the work that has arrived, in seconds squared.
+        self.came = 0.0  # The variance of the work that has arrived in the step, in seconds squared,
+        self.risk = 0.0  # and of the work that has arrived in all steps and goes first,
+        self.sure_risk = 0.0  # also before the share of a lane that has risen.
+        self.due = 0.0  # How many jobs its share has started since it has risen, whatever comes to better lanes.
         self.curve: list[float] = []  # By step: its reach.
         self.doubt: list[float] = []  # By step: the variance of its reach, in jobs squared.
         self.queue: list[float] = []  # By step: how many jobs wait.
+        self.sure: list[float] = []  # By step: what was due to it,
+        self.sure_doubt: list[float] = []  # and the variance of that, in jobs squared.
+
+    def enter(self, length: float) -> None:
+        """Find what the slots that become free in a step hold at its end, by phase and stage, and the work left there.
+
+        The longer the step, the more of the jobs have run for a while, and the more of them are long ones.
+        """
+        entering, whole, left = [], 0.0, 0.0
+        for part, mean, stages in self.phases:
+            weight = part * mean / stages * _passing(length * stages / mean, stages)[1][-1]
+            chances, _ = _passing(min(0.5, length / (2 * mean)) * stages, stages)
+            scale = weight / sum(chances)
+            entering.append([scale * chance for chance in chances])
+            whole += weight
+            left += scale * mean / stages * sum([(stages - at) * chance for at, chance in enumerate(chances)])
+        self.entering = [[part / whole for part in phase] for phase in entering]
+        # Work is neither lost nor made: what starts in a step is what runs in it, and what is left at its end.
+        self.pace = left / (whole * self.mean)
+
+    def fill(self) -> None:
+        """Let the jobs that have started in a step run."""
+        for running, entering in zip(self.running, self.entering, strict=True):
+            for stage, part in enumerate(entering):
+                running[stage] += self.filled * part
+        self.filled = 0.0
 
 
 class FluidRun:
@@ -82,6 +111,7 @@ class FluidRun:
         able = [worker for worker in live if serves(needs, frozenset(worker.offers))]
         self.slots = sum(worker.slots for worker in able)
         self.basis = "learned"
+        self._task = next((need.removeprefix(TASK) for need in needs if need.startswith(TASK)), None)
         self.times = [0.0]
         self.flows: dict[str, LaneFlow] = {}
         if not self.slots:
@@ -104,6 +134,10 @@ class FluidRun:
         self._levels: list[int] | None = None
         self._first = min(1.0, max(1e-3, min(flow.mean for flow in self._all) / 4))
         self._begin()
+
+    def basis_of(self, flow: LaneFlow) -> str:
+        """Return what is known of a lane's run times and of the running jobs, the lesser of both."""
+        return max(self.basis, flow.basis, key=("learned", "declared", "unknown").index)
 
     def go_on(self) -> bool:
         """Simulate one more step. Return False at the horizon."""
@@ -128,21 +162,32 @@ class FluidRun:
             if view.blocked is None and serves(view.key.needs, offers):
                 found.setdefault(view.key.lane, []).append(view)
         for name, views in found.items():
-            lengths = known.lane_with(name, running.get(name, ()))
-            learned = lengths is not None
-            if lengths is None:
-                lengths = declared(policy, [view.key for view in views])
-                if any(view.waiting for view in views):
-                    self._trust("unknown" if lengths is None else "declared")
+            lengths, basis = self._lengths(name, views, known, running.get(name, ()))
+            if basis == "unknown" and lengths is _UNKNOWN and any(view.waiting for view in views):
+                self._trust("unknown")
             waiting = sum(view.waiting * self._part(view.key, live) for view in views)
             since_at = min((view.oldest_at for view in views if view.oldest_at is not None), default=self._now_at)
             lane = lane_of(policy, name)
-            flow = LaneFlow(name, lane, lengths or _UNKNOWN, known, waiting, max(0, self._now_at - since_at))
-            flow.rough = doubt(flow.lengths.count) if learned else 0.0
+            flow = LaneFlow(name, lane, lengths, known, waiting, max(0, self._now_at - since_at))
+            flow.basis = basis
+            flow.rough = doubt(lengths.count)
             if self._kept and name in policy.reserve.lanes:
                 flow.apart = True
                 flow.overflow = _overflow(flow.rate * flow.mean, self._kept)
             self.flows[name] = flow
+
+    def _lengths(
+        self, name: str, views: Sequence[ClassView], known: Model, running: Sequence[float]
+    ) -> tuple[Lengths, str]:
+        """Return the run times of a lane, and their basis. Of an unknown lane other lanes are assumed to be alike."""
+        ladder, learned = declared(self._policy, [view.key for view in views]), known.lane_with(name, running)
+        if learned is None and self._task is not None:
+            learned = known.own(self._task)
+        if learned is not None:
+            return (learned if ladder is None else learned.blended(ladder)), "learned"
+        if ladder is not None:
+            return ladder, "declared"
+        return known.anything() or _UNKNOWN, "unknown"
 
     def _part(self, key: ClassKey, live: Sequence[WorkerInfo]) -> float:
         """Return the part of a class that these workers serve, if other workers serve it too."""
@@ -161,8 +206,11 @@ class FluidRun:
             if flow is not None and lengths is known.lane(job.lane) and lengths is not None:
                 lengths = flow.lengths  # Too few jobs of the task itself have finished.
             if lengths is None:
-                lengths = flow.lengths if flow is not None else _UNKNOWN
-                self._trust("unknown" if lengths is _UNKNOWN else "declared")
+                lengths = flow.lengths if flow is not None else known.anything() or _UNKNOWN
+                if lengths is _UNKNOWN:
+                    self._trust("unknown")
+                elif flow is not None and flow.basis == "declared":
+                    self._trust("declared")
             left = lengths.left(max(0.0, (self._now_at - job.started_at) / 1_000), POINTS)
             (favoured if job.lane in self._policy.reserve.lanes else others).append(left)
         favoured.sort(key=sum, reverse=True)
@@ -183,7 +231,7 @@ class FluidRun:
 
     def _step(self) -> None:
         before = self.times[-1]
-        length = max(self._first, STEP_GROWTH * before)
+        length = self._until_risen(max(self._first, STEP_GROWTH * before), before)
         now = before + length
         if self._aging:
             self._order(before)
@@ -191,8 +239,7 @@ class FluidRun:
         starts, seconds = self._common.due(now), slots * length
         for flow in self._all:
             # Running jobs end at their pace. Count the slots that become free and the seconds left in them.
-            young = old = 0.0
-            for at, (part, mean, stages) in enumerate(flow.phases):
+            for at, (_, mean, stages) in enumerate(flow.phases):
                 chances, busy = _passing(length * stages / mean, stages)
                 left = [0.0] * stages
                 for stage, ran in enumerate(flow.running[at]):
@@ -202,28 +249,23 @@ class FluidRun:
                         seconds -= ran * mean / stages * busy[stages - stage - 1]
                 flow.running[at] = left
                 starts -= sum(left)
-                young += part * mean / stages * busy[-1]
-                # The more alike the jobs are, the later the first of them end in slots that have just become free.
-                late = START_LAG * (1.0 - 1.0 / stages) * (1.0 - exp(-2.0 * length / mean)) if stages > 1 else 0.0
-                old += part * mean * mean / stages * busy[-1] * (1.0 - late)
-            flow.pace = old / (young * flow.mean)
+            flow.enter(length)
             arrivals = flow.arrivals
-            comes, doubt = arrivals.within(now) - arrivals.within(before), flow.rate * arrivals.batch * length
+            comes, doubt = arrivals.within(now) - arrivals.within(before), arrivals.variance(before, now)
             if flow.apart and flow.waiting < _NONE:
                 comes *= flow.overflow
                 doubt *= flow.overflow
             if arrivals.bursts:
                 comes += arrivals.burst(now) - arrivals.burst(before)
-                doubt += arrivals.burst_variance(length)
-            flow.came += doubt * flow.mean * flow.mean
+            flow.came = doubt * flow.mean * flow.mean
             flow.waiting += comes
         freed = self._apart.due(now) - self._apart.due(before)
         held = self._apart.due(before - self._late)
-        self._serve_all([starts, max(0.0, seconds)], [freed, held * length], length)
+        self._serve_all([starts, max(0.0, seconds)], [freed, held * length])
         self.times.append(now)
         self._record(now)
 
-    def _serve_all(self, common: list[float], apart: list[float], length: float = 0.0) -> None:
+    def _serve_all(self, common: list[float], apart: list[float]) -> None:
         for natives, joined in self._groups:
             if self._kept:
                 favoured = [flow for flow in natives if flow.apart]
@@ -234,23 +276,7 @@ class FluidRun:
             self._serve(natives, joined, common)
         for flow in self._all:
             if flow.filled > 0:
-                self._fill(flow, length)
-                flow.filled = 0.0
-
-    @staticmethod
-    def _fill(flow: LaneFlow, length: float) -> None:
-        """Let the jobs that have started in a step run. The longer the step, the more of them have run for a while."""
-        mixed = [
-            part * mean / stages * _passing(length * stages / mean, stages)[1][-1] if length else part
-            for part, mean, stages in flow.phases
-        ]
-        slots = flow.filled / sum(mixed)
-        for at, (part, (_, mean, stages)) in enumerate(zip(mixed, flow.phases, strict=True)):
-            chances, _ = _passing(min(0.5, length / (2 * mean)) * stages, stages)
-            scale = slots * part / sum(chances)
-            running = flow.running[at]
-            for stage, chance in enumerate(chances):
-                running[stage] += scale * chance
+                flow.fill()
 
     def _serve(self, natives: Sequence[LaneFlow], joined: Sequence[LaneFlow], supply: list[float]) -> None:
         """Let lanes that compete start their jobs. ``supply``: slots that became free, and the seconds in them.
@@ -263,20 +289,38 @@ class FluidRun:
         group = [*natives, *joined]
         most = [starts * flow.pace + seconds / flow.mean for flow in group]  # If a lane took all of it.
         wanted = [flow.waiting / could for flow, could in zip(group, most, strict=True)]  # As parts of all.
+        weights = [1.0]
         if len(group) == 1:
             parts, could_have = [min(1.0, wanted[0])], [1.0]
         else:
-            bound = max(part / flow.weight for part, flow in zip(wanted, natives, strict=False)) if joined else inf
-            parts, could_have = _shares([flow.weight for flow in group], wanted, len(natives), bound)
+            # A lane is charged for a job when the job starts. Of slots that become free in turn, one with long jobs
+            # therefore gets fewer than its weight, and holds them for longer.
+            weights = [flow.weight / (could * flow.mean) for flow, could in zip(group, most, strict=True)]
+            bound = max(part / weight for part, weight in zip(wanted[: len(natives)], weights, strict=False))
+            parts, could_have = _shares(weights, wanted, len(natives), bound if joined else inf)
         for flow, part, could, able in zip(group, parts, most, could_have, strict=True):
             took = part * could
             flow.served += took
             flow.waiting = max(0.0, flow.waiting - took)
             flow.reach += max(part, able) * could
+            if joined and flow not in natives:
+                flow.due += min(part, flow.weight / (could * flow.mean) / sum(weights)) * could
             flow.spread += took * flow.lengths.variance
             flow.filled += starts * part
             supply[0] -= starts * part
             supply[1] -= seconds * part
+
+    def _until_risen(self, length: float, now: float) -> float:
+        """Return a step that ends when the next lane rises, because its jobs start at once then."""
+        least = max(self._first, LEAST_GROWTH * now)
+        for flow in self._aging:
+            if flow.waiting >= LAST_JOB:
+                age_ms = self._age_ms(flow, now)
+                for after_ms in flow.lane.promote_after_ms:
+                    if age_ms < after_ms:
+                        length = min(length, max(least, (after_ms - age_ms) / 1_000))
+                        break
+        return length
 
     def _order(self, now: float) -> None:
         """Find the order of service, again once a lane has risen or come down."""
@@ -303,15 +347,20 @@ class FluidRun:
 
     def _record(self, now: float) -> None:
         spread = came = 0.0
-        for group, _ in self._groups:
-            for flow in group:
-                spread += flow.spread
-                came += flow.came
-            for flow in group:
+        for natives, joined in self._groups:
+            for flow in joined:
+                flow.sure_risk += came
+            came += sum([flow.came for flow in natives])
+            spread += sum([flow.spread for flow in natives])
+            for flow in natives:
+                flow.risk += came - flow.came
                 freed = self._common.doubt(now, flow.mean) + (self._apart.doubt(now, flow.mean) if flow.apart else 0.0)
+                square = flow.mean * flow.mean
                 flow.curve.append(flow.reach)
                 flow.queue.append(flow.waiting)
-                flow.doubt.append(freed + (spread + came - flow.came) / (flow.mean * flow.mean))
+                flow.doubt.append(freed + (spread + flow.risk) / square)
+                flow.sure.append(flow.due)
+                flow.sure_doubt.append(freed + (spread + flow.sure_risk) / square)
 
 
 def declared(policy: Policy, keys: Iterable[ClassKey]) -> Lengths | None:
