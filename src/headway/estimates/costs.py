@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -31,7 +33,8 @@ class TaskCosts:
         self._tasks: CostSums = {}
         self._tenants = OrderedDict[tuple[str, str], tuple[int, float]]()  # A dict takes long to find its first key.
         self._known_us: Mapping[str, int] = {}
-        self._lessons = DurationHistory()
+        self.due = asyncio.Event()  # Set when run times should be published earlier than planned.
+        self._lessons = DurationHistory(wake=self.due.set)
         self.noted = False  # Whether any job has ended since the last publication.
 
     def expected(self, task: str) -> float:
@@ -73,6 +76,12 @@ class TaskCosts:
             known = await read_costs(store)
         self._known_us = known
         await self._lessons.publish(store)
+
+    async def publish_first(self, store: Store) -> float | None:
+        """Publish the run times of tasks of which little is known. Return the seconds until the next time, if any."""
+        if self._lessons.due_in <= 0:
+            await self.publish(store)
+        return None if math.isinf(self._lessons.due_in) else self._lessons.due_in
 
 
 def is_worth_writing(old_us: int | None, noted: tuple[int, float]) -> bool:

@@ -12,19 +12,36 @@ from typing import NamedTuple
 
 import msgspec
 
-from headway.core.distributions import BUCKETS_PER_DOUBLING, SHORTEST, Arrivals, Model, ModelData, bucket, decay, merge
+from headway.core.distributions import (
+    BUCKETS_PER_DOUBLING,
+    SHORTEST,
+    Arrivals,
+    Model,
+    ModelData,
+    bucket,
+    decay,
+    merge,
+    middle,
+)
 from headway.core.lease import Lease
-from headway.stores.base import Store
+from headway.stores.base import Document, Store
 
 LEARNED = "learned"  # The kind of these documents. Their names are lanes.
 PUBLISH_EVERY = 30.0  # Seconds between publications of one process, to spare the store writes.
-PUBLISH_FIRST_EVERY = 5.0  # Seconds between publications while a lane has fewer jobs than this:
-LITTLE = 200.0  # Jobs.
-READ_EVERY = 10.0  # Seconds between reads by processes that estimate. Learned data changes slowly.
+PUBLISH_SOON = 1.0  # Seconds between publications while little is known of a task. The more is known, the longer:
+PUBLISH_LATER = 0.06  # Seconds for each known job, so that a task of which all is known has ``PUBLISH_EVERY``.
+READ_EVERY = 0.5  # Seconds between reads by processes that estimate. A server makes a forecast at most every second.
+AGED_EVERY = 10.0  # Seconds after which arrivals count less even though no worker has published any.
+RARE = 0.01  # The part of all runs below which a bucket does not count as usual.
+SURPRISE = BUCKETS_PER_DOUBLING  # Buckets beyond the usual ones, from which a run time is a surprise.
 TASK_JOBS = 500.0  # Jobs that the sketch of a task counts for at most, so that it follows changes.
 LANE_JOBS = 2_000.0  # Jobs that the mix of a lane counts for at most.
 TASKS_MAX, TENANTS_MAX = 200, 100  # The most frequent ones are kept, to bound the document.
 HOUR_MS = 3_600_000.0  # Arrivals longer ago than this count little.
+CHANGED_JOBS = 5  # Runs between two publications before they can show that a task has changed: fewer follow chance.
+CHANGED_MOST = 0.9  # The part of them that must be far from the usual ones.
+CHANGED_PART = 0.05  # What is known of a task that has changed counts for this part of the new runs.
+IRREGULAR_GAPS = 1.0  # Gaps between bursts at random moments that are assumed beside those seen.
 WINDOW_MS = 60_000  # Jobs of a tenant in adjacent windows of this length belong to one burst.
 SECOND_MS = 1_000
 STEADY = 0.5  # The least part of windows with jobs for a steady tenant.
@@ -36,17 +53,65 @@ _RAN = itemgetter(*(Lease._fields.index(name) for name in ("lane", "task", "tena
 
 
 class TaskHistory(msgspec.Struct, array_like=True):
-    """A task in a lane: how often it arrives beside the others, and the sketch of its run times."""
+    """A task in a lane: how often it arrives beside the others, the sketch of its run times, and their sum.
+
+    The sum is exact where the sketch knows a run time only to within a tenth. Older releases have not kept it.
+    """
 
     share: float = 0.0
     lengths: dict[int, float] = msgspec.field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def count(self) -> float:
+        return sum(self.lengths.values())
+
+    @property
+    def usual(self) -> range:
+        """The buckets of all but the rarest run times, and those near them."""
+        rare = RARE * self.count
+        frequent = [at for at, count in self.lengths.items() if count >= rare]
+        return range(min(frequent) - SURPRISE + 1, max(frequent) + SURPRISE) if frequent else range(0)
+
+    def learn(self, runs: TaskRuns) -> None:
+        """Add runs, so that older ones count less."""
+        if self._is_changed_by(runs):
+            self._fade(sum(runs.lengths.values()) * CHANGED_PART)
+        seconds = self.seconds or sum(count * middle(at) for at, count in self.lengths.items())
+        whole = merge([self.lengths, runs.lengths])
+        jobs, kept = sum(whole.values()), decay(whole, TASK_JOBS)
+        self.seconds = round((seconds + runs.seconds) * sum(kept.values()) / jobs, 6)
+        self.lengths = {at: round(count, 3) for at, count in kept.items()}
+        self.share += sum(runs.lengths.values())
+
+    def _is_changed_by(self, runs: TaskRuns) -> bool:
+        """Return whether nearly all of some runs took far longer, or far less, than usual."""
+        jobs = sum(runs.lengths.values())
+        if not self.lengths or jobs < CHANGED_JOBS:
+            return False
+        usual = self.usual
+        return sum(count for at, count in runs.lengths.items() if at not in usual) >= CHANGED_MOST * jobs
+
+    def _fade(self, most: float) -> None:
+        """Reduce the weight of the known runs to that of ``most`` runs."""
+        part = min(1.0, most / self.count)
+        self.lengths = {at: count * part for at, count in self.lengths.items()}
+        self.seconds *= part
+
+
+class TaskRuns(msgspec.Struct):
+    """The runs of a task in a lane since the last publication: how many by bucket, and their seconds together."""
+
+    lengths: dict[int, int] = msgspec.field(default_factory=dict)
+    seconds: float = 0.0
 
 
 class TenantHistory(msgspec.Struct, array_like=True):
     """A tenant in a lane: jobs, windows with jobs, and bursts, as of ``at``. Older jobs count less.
 
     ``squares``: the sum of squares of the jobs that arrived in each second. ``seconds``: how long its jobs ran.
-    ``waits``: how many of its jobs had waited how long, by the number of binary digits of the milliseconds.
+    ``waits``: how many of its jobs had waited how long, by the number of binary digits of the milliseconds. ``gaps``:
+    the number of gaps between the starts of bursts, the sum of their windows, and the sum of squares of these.
     """
 
     jobs: float = 0.0
@@ -57,6 +122,8 @@ class TenantHistory(msgspec.Struct, array_like=True):
     squares: float = 0.0
     seconds: float = 0.0
     waits: dict[int, float] = msgspec.field(default_factory=dict)
+    begun: int = -1  # The number of the first window of the last burst.
+    gaps: list[float] = msgspec.field(default_factory=lambda: [0.0, 0.0, 0.0])
 
     def fade(self, at: int) -> None:
         """Reduce all counts to their weight at this moment."""
@@ -65,13 +132,14 @@ class TenantHistory(msgspec.Struct, array_like=True):
             self.jobs, self.windows, self.bursts = self.jobs * part, self.windows * part, self.bursts * part
             self.squares *= part
             self.seconds *= part
+            self.gaps = [round(value * part, 3) for value in self.gaps]
             self.waits = {bits: left for bits, count in self.waits.items() if (left := round(count * part, 3)) > 0.01}
             self.at = at
 
     def coming(self, now_at: int, since_at: int) -> Arrivals:
         """Return how the tenant's jobs arrive."""
         part = math.exp(min(0.0, (self.at - now_at) / HOUR_MS))
-        seen = max(float(WINDOW_MS), HOUR_MS * (1 - math.exp(min(0.0, (since_at - now_at) / HOUR_MS)))) / 1_000
+        seen = _observed(now_at, since_at)
         jobs, windows, bursts = self.jobs * part, self.windows * part, max(1e-9, self.bursts * part)
         size = jobs / bursts
         if windows * WINDOW_MS / 1_000 > STEADY * seen or size < BURST:
@@ -80,7 +148,22 @@ class TenantHistory(msgspec.Struct, array_like=True):
             batch = max(1.0, self.squares * part / max(1e-9, jobs) - rate)
             return Arrivals(batch, rate / batch)
         # Just after one, half a burst too many would be counted: it is the reason why there is anything to count.
-        return Arrivals(size, max(0.0, bursts - 0.5 * part) / seen, steady=False)
+        return Arrivals(size, max(0.0, bursts - 0.5 * part) / seen, steady=False, irregular=self._irregular())
+
+    def begin_burst(self, window: int) -> None:
+        """Record that a burst begins in a window."""
+        if 0 <= self.begun < window:
+            gap = window - self.begun
+            self.gaps = [self.gaps[0] + 1, self.gaps[1] + gap, self.gaps[2] + gap * gap]
+        self.begun = window
+
+    def _irregular(self) -> float:
+        """Return how irregular bursts are, by ``Arrivals.irregular``. A few gaps that were alike may be chance."""
+        count, total, squares = self.gaps
+        if count <= 0 or total <= 0:
+            return 1.0
+        found = max(0.0, squares * count / (total * total) - 1.0)
+        return min(1.0, (found * count + IRREGULAR_GAPS) / (count + IRREGULAR_GAPS))
 
 
 class TenantUse(NamedTuple):
@@ -139,29 +222,42 @@ _decode = msgspec.json.Decoder(LaneHistory).decode
 
 
 class DurationHistory:
-    """Records each finished job, in well under a microsecond, and writes to the store at intervals."""
+    """Records each finished job, in well under a microsecond, and writes to the store at intervals.
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+    It publishes within a second while little is known of a task, and after a strong change. ``wake`` is called when
+    the next publication is to be earlier than its caller may expect.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic, wake: Callable[[], None] | None = None) -> None:
         self._monotonic = monotonic
-        self._lengths: dict[tuple[str, str], dict[int, int]] = {}
+        self.wake = wake
+        self._runs: dict[tuple[str, str], TaskRuns] = {}
+        self._before: dict[tuple[str, str], TaskRuns] = {}  # Runs before the first surprise since the last publication.
+        self._known: dict[tuple[str, str], _Known] = {}  # What this process last published, by lane and task.
         self._came = OrderedDict[tuple[str, str | None], ArrivalWindow]()  # A dict takes long to find its first key.
         self._from_at = self._until_at = 0
         self._published = -math.inf
-        self._publish_after = PUBLISH_FIRST_EVERY
+        self._due = math.inf  # When the next publication is due, on the monotonic clock.
+        self._surprised = False  # Whether a run time since the last publication was far from the usual ones,
+        self._surprise_after = PUBLISH_SOON  # and after how many seconds it is published.
 
     def note(self, runs: Iterable[tuple[Lease, float]]) -> None:
         """Record for how many seconds jobs have run."""
         same: tuple[str, str, str | None] | None = None
-        lengths: dict[int, int] = {}
+        noted = TaskRuns()
         came: ArrivalWindow | None = None
         for lease, seconds in runs:
             lane, task, tenant, started_at, eligible_at = _RAN(lease)
             if same != (lane, task, tenant):  # Most jobs of a batch are of one kind.
                 same = (lane, task, tenant)
-                lengths = self._lengths.get((lane, task)) or self._lengths.setdefault((lane, task), {})
+                noted = self._runs.get((lane, task)) or self._runs.setdefault((lane, task), TaskRuns())
                 came = self._came.get((lane, tenant))
             at = floor(log2(seconds) * BUCKETS_PER_DOUBLING) if seconds > SHORTEST else bucket(seconds)
-            lengths[at] = lengths[at] + 1 if at in lengths else 1
+            if at in noted.lengths:
+                noted.lengths[at] += 1
+            else:  # Seldom: the first since the last publication.
+                noted = self._first(lane, task, at)
+            noted.seconds += seconds
             if not eligible_at:  # A transient job.
                 continue
             self._until_at = started_at
@@ -172,6 +268,35 @@ class DurationHistory:
             came.seconds += seconds
             bits = (started_at - eligible_at).bit_length() if started_at > eligible_at else 0
             came.waits[bits] = came.waits.get(bits, 0) + 1
+
+    def _first(self, lane: str, task: str, at: int) -> TaskRuns:
+        """Count a run, the first in its bucket since the last publication.
+
+        Publish the sooner, the less is known of a task, and soon after a run time that is far from the usual ones.
+
+        Surprises that come again and again are no change, so each of them is published later than the one before.
+        """
+        known = self._known.get((lane, task))
+        after = 0.0 if known is None else PUBLISH_LATER * known.jobs
+        due = self._published + min(PUBLISH_EVERY, max(PUBLISH_SOON, after))
+        noted = self._runs[lane, task]
+        if known is not None and at not in known.usual:
+            self._surprised = True
+            due = min(due, self._monotonic() + self._surprise_after)
+            if noted.lengths and (lane, task) not in self._before:  # Compare the runs from here on with those before.
+                self._before[lane, task] = noted
+                noted = self._runs[lane, task] = TaskRuns()
+        noted.lengths[at] = 1
+        if due < self._due:
+            self._due = due
+            if self.wake is not None:
+                self.wake()
+        return noted
+
+    @property
+    def due_in(self) -> float:
+        """Seconds until the next publication is due; infinite if nothing is to be published."""
+        return max(0.0, self._due - self._monotonic())
 
     def _another_second(self, lane: str, tenant: str | None, eligible_at: int, started_at: int) -> ArrivalWindow:
         window = eligible_at // WINDOW_MS
@@ -188,45 +313,77 @@ class DurationHistory:
         return came
 
     async def publish(self, store: Store) -> None:
-        """Write what was learned to the store, unless that was done a moment ago."""
-        now = self._monotonic()
-        if not self._lengths or now - self._published < self._publish_after:
+        """Write what was learned to the store, if that is due."""
+        if not self._runs or self.due_in > 0:
             return
-        self._published = now
-        known = math.inf
-        for lane in {lane for lane, _ in self._lengths}:
-            lengths = {task: noted for (name, task), noted in self._lengths.items() if name == lane}
+        self._published, self._due = self._monotonic(), math.inf
+        later = min(PUBLISH_EVERY, 2 * self._surprise_after) if self._surprised else self._surprise_after / 2
+        self._surprised, self._surprise_after = False, max(PUBLISH_SOON, later)
+        for lane in {lane for lane, _ in self._runs}:
+            before, runs = (
+                {task: noted for (name, task), noted in kept.items() if name == lane}
+                for kept in (self._before, self._runs)
+            )
             came = {tenant or "": noted.close() for (name, tenant), noted in self._came.items() if name == lane}
-            jobs = await self._publish(store, lane, lengths, came)
-            if jobs is not None:
-                known = min(known, jobs)
-                self._lengths = {key: noted for key, noted in self._lengths.items() if key[0] != lane}
-                self._came = OrderedDict((key, noted) for key, noted in self._came.items() if key[0] != lane)
-        self._publish_after = PUBLISH_FIRST_EVERY if known < LITTLE else PUBLISH_EVERY
+            # Forget them first. Jobs that end during the write belong to the next publication.
+            self._before = {key: noted for key, noted in self._before.items() if key[0] != lane}
+            self._runs = {key: noted for key, noted in self._runs.items() if key[0] != lane}
+            self._came = OrderedDict((key, noted) for key, noted in self._came.items() if key[0] != lane)
+            try:
+                written = await self._publish(store, lane, before, runs, came)
+            except BaseException:
+                self._take_back(lane, (before, runs), came)
+                raise
+            if not written:
+                self._take_back(lane, (before, runs), came)
 
     async def _publish(
-        self, store: Store, lane: str, lengths: Mapping[str, dict[int, int]], came: Mapping[str, ArrivalWindow]
-    ) -> float | None:
-        """Add to the document of a lane. Return how many jobs it holds, or None if other processes always won."""
+        self,
+        store: Store,
+        lane: str,
+        before: Mapping[str, TaskRuns],
+        runs: Mapping[str, TaskRuns],
+        came: Mapping[str, ArrivalWindow],
+    ) -> bool:
+        """Add to the document of a lane. Return False if other processes always won."""
         for _ in range(TRIES):
             notes, version = LaneHistory(since_at=self._from_at), 0
             for document in await store.read(LEARNED, lane):
                 notes, version = _decode(document.body), document.version
-            learn(notes, lengths, came, self._until_at)
+            learn(notes, before, {}, self._until_at)
+            learn(notes, runs, came, self._until_at)
             if await store.write(LEARNED, lane, _encode(notes), if_version=version) is not None:
-                return sum(task.share for task in notes.tasks.values())
-        return None
+                known = {(name, task): of for (name, task), of in self._known.items() if name != lane}
+                self._known = known | {(lane, task): _Known(of.count, of.usual) for task, of in notes.tasks.items()}
+                return True
+        return False
+
+    def _take_back(
+        self, lane: str, unwritten: Iterable[Mapping[str, TaskRuns]], came: Mapping[str, ArrivalWindow]
+    ) -> None:
+        """Keep what could not be written, beside what was recorded meanwhile, for the next publication."""
+        for task, noted in (pair for runs in unwritten for pair in runs.items()):
+            newer = self._runs.get((lane, task)) or TaskRuns()
+            lengths = {at: int(count) for at, count in merge([noted.lengths, newer.lengths]).items()}
+            self._runs[lane, task] = TaskRuns(lengths, noted.seconds + newer.seconds)
+        for tenant, window in came.items():
+            self._came[lane, tenant or None] = window
+        self._due = self._published + PUBLISH_SOON
+
+
+class _Known(NamedTuple):
+    """What is known of a task: how many runs, and the buckets of usual run times."""
+
+    jobs: float
+    usual: range
 
 
 def learn(
-    notes: LaneHistory, lengths: Mapping[str, Mapping[int, int]], came: Mapping[str, ArrivalWindow], now_at: int
-) -> None:
+    notes: LaneHistory, runs: Mapping[str, TaskRuns], came: Mapping[str, ArrivalWindow], now_at: int
+) -> None:  # fmt: skip
     """Add recorded jobs to a lane's history, in which older jobs count less."""
-    for task, noted in lengths.items():
-        known = notes.tasks.setdefault(task, TaskHistory())
-        whole = decay(merge([known.lengths, noted]), TASK_JOBS)
-        known.lengths = {at: round(count, 3) for at, count in whole.items()}
-        known.share += sum(noted.values())
+    for task, noted in runs.items():
+        notes.tasks.setdefault(task, TaskHistory()).learn(noted)
     shares = sum(task.share for task in notes.tasks.values())
     for known in notes.tasks.values():
         known.share = round(known.share * min(1.0, LANE_JOBS / shares), 3)
@@ -234,6 +391,8 @@ def learn(
         mine = notes.tenants.setdefault(tenant, TenantHistory())
         mine.fade(now_at)
         mine.jobs = round(mine.jobs + new.jobs, 3)
+        if new.first > mine.last + 1:
+            mine.begin_burst(new.first)
         mine.windows = round(mine.windows + new.windows - (new.first <= mine.last), 3)
         mine.bursts = round(mine.bursts + new.bursts - (new.first <= mine.last + 1), 3)
         mine.squares = round(mine.squares + new.squares, 3)
@@ -274,25 +433,51 @@ def _learned(lanes: Mapping[str, LaneHistory], now_at: int) -> ModelData:
             for lane, notes in lanes.items()
         },
         {lane: {task: known.share for task, known in notes.tasks.items()} for lane, notes in lanes.items()},
+        means={
+            lane: {task: known.seconds / known.count for task, known in notes.tasks.items() if known.seconds}
+            for lane, notes in lanes.items()
+        },
+        observed={lane: _observed(now_at, notes.since_at) for lane, notes in lanes.items()},
     )
 
 
+def _observed(now_at: int, since_at: int) -> float:
+    """Return for how many seconds arrivals were recorded. Those longer ago count less."""
+    return max(float(WINDOW_MS), HOUR_MS * (1 - math.exp(min(0.0, (since_at - now_at) / HOUR_MS)))) / 1_000
+
+
 class HistoryReader:
-    """Caches the learned data in one process. It reads the store at most every few seconds."""
+    """Caches the learned data in one process. It reads the store when it is asked, at most every half second."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._last_read = -math.inf
-        self._known = Model()
+        self._last_read = self._made = -math.inf
+        self._lanes: dict[str, tuple[int, LaneHistory]] = {}  # The version of each document, and what it says.
+        self._known: Model | None = None
 
     async def known(self, store: Store, now_at: int) -> Model:
-        """Return the learned data, up to a few seconds old."""
+        """Return the learned data, up to half a second old."""
         now = self._monotonic()
-        if now - self._last_read > READ_EVERY:
-            self._last_read = now  # Set before the read, so that concurrent callers share it.
+        if self._known is None or now - self._last_read > READ_EVERY:
+            before, self._last_read = self._last_read, now  # Set before the read, so that concurrent callers share it.
             try:
-                self._known = Model(await read_learned(store, now_at))
+                documents = await store.read(LEARNED)
             except BaseException:
-                self._last_read = -math.inf
+                self._last_read = before
                 raise
+            self._known = self._read(documents, now, now_at)
         return self._known
+
+    def _read(self, documents: Iterable[Document], now: float, now_at: int) -> Model:
+        """Return the model that documents describe: the last one, if they have not changed for some seconds."""
+        lanes: dict[str, tuple[int, LaneHistory]] = {}
+        for document in documents:
+            version, notes = self._lanes.get(document.name, (None, None))
+            if notes is None or version != document.version:
+                notes = _decode(document.body)
+            lanes[document.name] = (document.version, notes)
+        changed = {name: of[0] for name, of in lanes.items()} != {name: of[0] for name, of in self._lanes.items()}
+        if self._known is not None and not changed and now - self._made < AGED_EVERY:
+            return self._known
+        self._lanes, self._made = lanes, now
+        return Model(_learned({name: notes for name, (_, notes) in lanes.items()}, now_at))

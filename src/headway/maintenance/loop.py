@@ -24,13 +24,15 @@ class Chore(NamedTuple):
     """Bounded work that a process repeats. ``run`` returns the seconds until it wants to run again, or None.
 
     ``name`` appears in logs. ``interval`` is in seconds and applies when ``run`` returns None. A chore with
-    ``own_outage`` uses another database than the store, so its failures are not an outage of the store.
+    ``own_outage`` uses another database than the store, so its failures are not an outage of the store. ``wake`` runs
+    it at once.
     """
 
     name: str
     interval: float
     run: ChoreFunction
     own_outage: bool = False
+    wake: asyncio.Event | None = None
 
 
 async def run_chores(chores: Iterable[Chore], outage: Outage) -> None:
@@ -38,7 +40,7 @@ async def run_chores(chores: Iterable[Chore], outage: Outage) -> None:
     async with asyncio.TaskGroup() as group:
         for chore in chores:
             own = None if chore.own_outage else outage
-            group.create_task(every(chore.interval, chore.run, name=chore.name, outage=own))
+            group.create_task(every(chore.interval, chore.run, name=chore.name, outage=own, wake=chore.wake))
 
 
 async def every(

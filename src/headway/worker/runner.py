@@ -192,6 +192,15 @@ class Runner:
                     )
                 ),
                 asyncio.create_task(every(LEARN_EVERY, self._learn, name="durations", outage=outage)),
+                asyncio.create_task(
+                    every(
+                        LEARN_IDLE,
+                        self._backend.learn_first,
+                        name="first_durations",
+                        outage=outage,
+                        wake=self._backend.durations_due,
+                    )
+                ),
             ]
             try:
                 await ready()

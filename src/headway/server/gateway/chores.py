@@ -10,6 +10,7 @@ from headway.core.lease import Lease
 from headway.core.log_event import LogEvent
 from headway.core.policy.retry import TimedOut
 from headway.core.worker import WorkerState
+from headway.estimates.history import PUBLISH_EVERY
 from headway.maintenance.loop import Chore
 from headway.maintenance.recovery import end_leases
 from headway.metrics.recorder import MetricsRecorder
@@ -37,6 +38,7 @@ def gateway_chores(gateway: WorkerGateway, tokens: Tokens) -> list[Chore]:
         Chore("revocation", REVOCATION_EVERY, RevocationEnforcer(gateway, tokens)),
         Chore("registrations", REGISTRATIONS_EVERY, RegistrationPruner(store, registry)),
         Chore("durations", DURATIONS_EVERY, gateway.learn),
+        Chore("first_durations", PUBLISH_EVERY, gateway.learn_first, wake=gateway.durations.due),
     ]
 
 

@@ -332,6 +332,10 @@ class WorkerGateway:
             await self.durations.publish(self.store)
             self._learned = time.monotonic()
 
+    async def learn_first(self) -> float | None:
+        """Publish how long jobs of new tasks ran. Return the seconds until the next time, if any."""
+        return await self.durations.publish_first(self.store)
+
     def knows(self, task: str) -> bool:
         """Return whether an HTTP worker has registered this task."""
         return task in self.registry.tasks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -93,6 +94,7 @@ class Backend(Protocol):
     in_force: CurrentPolicy
     outage: Outage
     store: Store | None  # The store, if this worker runs chores on it.
+    durations_due: asyncio.Event | None  # Set when ``learn_first`` should run earlier than planned.
 
     @property
     def read_members(self) -> MemberReader | None:
@@ -135,6 +137,10 @@ class Backend(Protocol):
 
     async def learn(self, *, idle: bool) -> bool:
         """Publish how long jobs took, if any has ended or the worker was ``idle`` for long. Return whether it did."""
+        ...
+
+    async def learn_first(self) -> float | None:
+        """Publish how long jobs of new tasks took. Return the seconds until the next time, if any."""
         ...
 
     async def upstreams(self, lease: Lease) -> list[Upstream]:

@@ -65,6 +65,7 @@ class HttpBackend:
     """
 
     store: Store | None = None
+    durations_due: asyncio.Event | None = None
 
     def __init__(self, address: str, token: str | None, in_force: CurrentPolicy, *, mark: bytes) -> None:
         self.in_force = in_force
@@ -134,6 +135,9 @@ class HttpBackend:
 
     async def learn(self, *, idle: bool) -> bool:
         return False  # Results contain the durations.
+
+    async def learn_first(self) -> float | None:
+        return None  # The server does.
 
     async def upstreams(self, lease: Lease) -> list[Upstream]:
         return []  # The server has put the results of other jobs into the arguments.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import logging
@@ -60,6 +61,7 @@ class StoreBackend:
         self._store = store
         self._file = file
         self._durations = TaskCosts()
+        self.durations_due: asyncio.Event | None = self._durations.due
         self.recorder = recorder or MetricsRecorder()
 
     async def open(self) -> None:
@@ -123,6 +125,9 @@ class StoreBackend:
             return False
         await self._durations.publish(self._store)
         return True
+
+    async def learn_first(self) -> float | None:
+        return await self._durations.publish_first(self._store)
 
     async def upstreams(self, lease: Lease) -> list[Upstream]:
         return (await self._store.upstreams([lease.job_id], results=True))[0]
