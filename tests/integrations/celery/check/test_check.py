@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -150,6 +151,20 @@ def test_people_read_the_same_report(tmp_path: Path) -> None:
         "keep its tasks on Celery with adopt(only=…)",
     ):
         assert text in shown
+
+
+def test_the_settings_of_a_django_project_are_found_under_their_prefix(tmp_path: Path) -> None:
+    example = Path(__file__).parents[4] / "examples" / "celery-django"
+    answer = check(shutil.copytree(example, tmp_path / "shop"), "shop", "--json")
+    assert answer.returncode == 0, answer.stderr
+    report = json.loads(answer.stdout)
+    settings = {one["name"] for one in report["findings"] if one["kind"] == "setting"}
+    assert {"broker_url", "result_backend", "task_routes"} <= settings
+    assert {task["name"]: task["queue"] for task in report["tasks"]} == {
+        "orders.tasks.invoice": "invoices",
+        "orders.tasks.mail": "celery",
+        "reports.count": "celery",
+    }
 
 
 def test_a_project_that_cannot_be_imported_is_an_error(tmp_path: Path) -> None:

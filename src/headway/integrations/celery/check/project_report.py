@@ -13,7 +13,7 @@ from celery.app.task import Task  # type: ignore[import-untyped]
 from celery.schedules import crontab, maybe_schedule, schedule, solar  # type: ignore[import-untyped]
 
 from headway.core.errors import ConfigError
-from headway.integrations.celery.adoption.features import Feature, FeatureKind, FeatureStatus, find_feature
+from headway.integrations.celery.adoption.features import FEATURES, Feature, FeatureKind, FeatureStatus, find_feature
 from headway.integrations.celery.adoption.queues import known_queues, routed_queue
 from headway.integrations.celery.adoption.rates import rate_of
 from headway.integrations.celery.app_import import import_celery_app, load_all_tasks
@@ -25,7 +25,7 @@ PICKLE = (
     "Headway never pickles: arguments and results must be JSON, and a call with another value is refused by its name"
 )
 _ORDER = (FeatureStatus.AS_IS, FeatureStatus.DIFFERS, FeatureStatus.REFUSED)
-_INTERNAL = frozenset({"name", "run", "app", "request_stack", "typing", "abstract", "deprecated_settings"})
+_INTERNAL = frozenset({"name", "run", "app", "request_stack", "typing", "abstract"})
 
 
 class UsedFeature(NamedTuple):
@@ -196,9 +196,11 @@ def _option(name: str, value: Any) -> Feature:
 
 
 def _setting_features(app: Any) -> Iterator[Feature]:
-    for name, value in app.conf.table(with_defaults=False).items():
-        if name in _INTERNAL or name.startswith("_") or find_feature(FeatureKind.SETTING, name) is None:
-            continue  # With Django, the table has all of Django's settings.
+    """Yield the settings that the project sets, by their names of today, also if Django's settings hold them."""
+    for name in (feature.name for feature in FEATURES if feature.kind is FeatureKind.SETTING):
+        if not app.conf.value_set_for(name):
+            continue
+        value = app.conf.get(name)
         yield _feature_of(FeatureKind.SETTING, name, value)
         if name == "accept_content" and any("pickle" in str(one) for one in value or ()):
             yield Feature(FeatureKind.SETTING, "accept_content with pickle", FeatureStatus.DIFFERS, PICKLE)
