@@ -58,7 +58,7 @@ class Hooked(Task):  # type: ignore[misc]
 
 def make_app(store: str, executor: str, **settings: Any) -> Celery:
     """Return an app with the tasks of the project."""
-    app = Celery("adopted", broker=BROKER, set_as_current=False)
+    app = Celery("adopted", broker=settings.pop("broker", BROKER), set_as_current=False)
     app.conf.update(settings)
     adopt(app, store=store, only=["work.*"], executor=executor)
     _define(app)
@@ -192,7 +192,8 @@ def _define(app: Celery) -> None:
         return app.signature("work.add").apply_async((1, 1)).get(timeout=5)
 
     @task(name="celery_side")
-    def celery_side() -> None: ...
+    def celery_side(*args: Any) -> Any:
+        return list(args)
 
 
 def _traced(name: str) -> Any:
@@ -214,6 +215,11 @@ def trace_signals() -> None:
         getattr(signals, name).connect(_traced(name), weak=False)
 
 
+def _celery() -> dict[str, Any]:
+    server = os.environ.get("ADOPTED_SERVER")
+    return {} if server is None else {"broker": f"{server}/5", "result_backend": f"{server}/6"}
+
+
 def _schedule() -> dict[str, Any]:
     if "ADOPTED_TICK" not in os.environ:
         return {}
@@ -222,4 +228,4 @@ def _schedule() -> dict[str, Any]:
 
 if "ADOPTED_STORE" in os.environ:
     trace_signals()
-    app = make_app(os.environ["ADOPTED_STORE"], os.environ["ADOPTED_EXECUTOR"], beat_schedule=_schedule())
+    app = make_app(os.environ["ADOPTED_STORE"], os.environ["ADOPTED_EXECUTOR"], beat_schedule=_schedule(), **_celery())

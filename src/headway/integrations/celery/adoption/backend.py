@@ -156,19 +156,41 @@ class JobBackend(BaseBackend):  # type: ignore[misc]
         kept = [value for key, value in headway.portal.run(read()).items() if key.startswith(CHILDREN)]
         return [_tuples(child) for child in decode_result(kept[-1]) or []] if kept else []
 
-    def wait_for_pending(self, result: Any, timeout: float | None = None, **options: Any) -> Any:
+    def wait_for_pending(
+        self,
+        result: Any,
+        timeout: float | None = None,
+        interval: float = 0.5,
+        no_ack: bool = True,
+        on_message: Any = None,
+        on_interval: Any = None,
+        callback: Any = None,
+        propagate: bool = True,
+    ) -> Any:
         """Wait in Headway if it has the job. Else let the original backend wait, and look again now and then."""
+
+        def wait(backend: Any, seconds: float | None) -> Any:
+            return backend.wait_for_pending(
+                result,
+                timeout=seconds,
+                interval=interval,
+                no_ack=no_ack,
+                on_message=on_message,
+                on_interval=on_interval,
+                callback=callback,
+                propagate=propagate,
+            )
+
         if self.adoption.adopts_all or not self._has_original:
-            return super().wait_for_pending(result, timeout=timeout, **options)
+            return wait(super(), timeout)
         ends = None if timeout is None else time.monotonic() + timeout
         self.original.add_pending_result(result)
         while True:
             left = None if ends is None else max(0.0, ends - time.monotonic())
             if self.find_jobs([result.id]) != [None]:
-                return super().wait_for_pending(result, timeout=left, **options)
+                return wait(super(), left)
             try:
-                step = LOOK_EVERY if left is None else min(left, LOOK_EVERY)
-                return self.original.wait_for_pending(result, timeout=step, **options)
+                return wait(self.original, LOOK_EVERY if left is None else min(left, LOOK_EVERY))
             except CeleryTimeout:
                 if left is not None and left <= LOOK_EVERY:
                     raise
