@@ -25,6 +25,7 @@ class TaskCache:
         self._app = app
         self._reader = TaskReader()
         self._last_read = -math.inf
+        self._look_again = -math.inf  # From when on another missing name may be looked up.
         self._entries: dict[str, TaskEntry] = {}
         self._tasks: dict[str, Task[Any, Any, Any]] = {}
         self._named: OrderedDict[str, Task[Any, Any, Any]] = OrderedDict()
@@ -35,8 +36,9 @@ class TaskCache:
         own = self._app.tasks.get(name)
         if own is not None:
             return own
-        age = time.monotonic() - self._last_read
-        if age > CACHE_SECONDS or (name not in self._entries and age > READ_MISSING_EVERY):
+        now = time.monotonic()
+        if now - self._last_read > CACHE_SECONDS or (name not in self._entries and now > self._look_again):
+            self._look_again = now + READ_MISSING_EVERY
             await self._read()
         entry = self._entries.get(name)
         if entry is not None:
