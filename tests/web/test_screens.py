@@ -51,6 +51,26 @@ def test_now_shows_lanes_slots_and_reasons(site: Site, open_page: OpenPage) -> N
     expect(watched.page.get_by_text("of 4 slots used")).to_be_visible()
 
 
+def test_a_waiting_job_draws_how_its_estimate_has_changed(site: Site, open_page: OpenPage) -> None:
+    task = site.get("tasks", q="state:queued task:reports.export")["items"][0]
+    reply = site.get(f"tasks/{task['task_id']}")
+    replies = 0
+
+    def answer(route: Route) -> None:
+        nonlocal replies
+        replies += 1
+        estimate = {"position": 3, "p50": 60.0 / replies, "p90": 120.0 / replies, "basis": "learned"}
+        route.fulfill(json=reply | {"estimate": estimate})
+
+    watched = open_page(site.ui)
+    watched.page.route(f"**/api/v1/tasks/{task['task_id']}?**", answer)
+    watched.page.goto(f"{site.ui}jobs/{task['task_id']}")
+    band = watched.page.get_by_role("img", name="The estimate in the last")
+    expect(band).to_have_attribute("aria-label", re.compile(r"from 1m to \d+(\.\d)? s \(p50\), at most 2m"))
+    points = (band.locator("path.line").get_attribute("d") or "").count(",")
+    assert 2 <= points <= replies
+
+
 def test_jobs_show_why_each_waits_and_when_it_starts(site: Site, open_page: OpenPage) -> None:
     watched = open_page(f"{site.ui}jobs?q=state:queued task:reports.export")
     rows = watched.row("reports.export")

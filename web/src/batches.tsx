@@ -213,12 +213,14 @@ export function Batch({ id }: { id: string }) {
         <header>
           <h2>Progress</h2>
           <small class="end">
-            made <Time at={batch.created_at} />
+            <span>
+              made <Time at={batch.created_at} />
+            </span>
             {(ended || batch.ends_in_seconds !== null) && (
-              <>
-                , {ended ? "ended " : "ends "}
+              <span>
+                {ended ? "ended " : "ends "}
                 <Ending batch={batch} />
-              </>
+              </span>
             )}
           </small>
         </header>

@@ -13,7 +13,7 @@ import { word } from "./search";
 import { Columns, Copy, copy, Empty, JobLink, Json, Menu, Problem, Stacked, StartRange, StateBadge, Time } from "./ui";
 
 const HISTORY_MAX = 600; // Estimates that a page keeps.
-const HISTORY_FROM_MS = 10_000; // Milliseconds after which the history is drawn.
+const HISTORY_FROM_MS = 3_000; // Milliseconds after which the history is drawn.
 const ENDED = ["completed", "failed", "cancelled", "dead_letter"];
 
 export function Job({ id }: { id: string }) {

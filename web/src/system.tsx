@@ -152,7 +152,7 @@ function Audit() {
         <small>what operators did, newest first</small>
       </header>
       <Problem of="The audit" problem={problem} />
-      {data && !data.entries.length && <Empty title="Nobody has changed anything yet." />}
+      {data && !data.entries.length && <Empty title="No operator has changed anything yet." />}
       {data && data.entries.length > 0 && (
         <div class="scroll">
           <table>

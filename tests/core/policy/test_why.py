@@ -300,7 +300,7 @@ ALONE = {
         replace(FULL, costs_us={EXPORT: 1_000_000}, executing=(a_run(ran_s=20), a_run(task="unknown"))),
         Reason(
             "slots_full",
-            "all 2 slots are busy; next frees in about 0.0 s",
+            "all 2 slots are busy; next should free any moment",
             {"used": 2, "slots": 2, "workers": 1, "next_frees_s": 0.0},
         ),
     ),

@@ -308,7 +308,9 @@ def _frees_s(holders: Iterable[RunningJob], queue: QueueDiagnostics) -> float | 
 
 
 def _soon(seconds: float | None) -> str:
-    return "" if seconds is None else f"; next frees in about {length(seconds)}"
+    if seconds is None:
+        return ""
+    return f"; next frees in about {length(seconds)}" if seconds >= 0.1 else "; next should free any moment"
 
 
 def length(seconds: float) -> str:
