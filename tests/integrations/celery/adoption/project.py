@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from celery import Celery, Task, current_task, signals  # type: ignore[import-untyped]
+from celery import Celery, Task, current_task, group, signals  # type: ignore[import-untyped]
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded  # type: ignore[import-untyped]
 from celery.utils.log import get_task_logger  # type: ignore[import-untyped]
 
@@ -102,6 +102,7 @@ def _define(app: Celery) -> None:
             "is_eager": found.is_eager,
             "hostname": found.hostname,
             "root_id": found.root_id,
+            "parent_id": found.parent_id,
             "properties": found.properties,
             "current": current_task.name,
         }
@@ -125,8 +126,9 @@ def _define(app: Celery) -> None:
         raise self.retry(args=(n + 1,), countdown=0)
 
     @task(name="work.replace", bind=True)
-    def replace(self: Any) -> None:
-        raise self.replace(app.signature("work.add", (1, 2)))
+    def replace(self: Any, by_group: bool = False) -> None:
+        once = app.signature("work.add", (1, 2))
+        raise self.replace(group(once, once, app=app) if by_group else once)
 
     @task(name="work.soft", soft_time_limit=0.2)
     def soft(seconds: float = 60.0) -> str:

@@ -81,12 +81,29 @@ def test_chords_can_be_nested(adopted: Adopted, add: Any) -> None:
     assert chord([inner, add.s(10, 10)], total.s())().get(timeout=60) == 27
 
 
+def test_the_body_of_a_chord_has_the_parent_and_root_that_celery_gives_it(adopted: Adopted) -> None:
+    request = adopted.app.tasks["work.request"]
+    result = chain(request.si(), chord([request.si(), request.si()], request.s()))()
+    body = result.get(timeout=60)
+    header = result.parent
+    assert body["parent_id"] in [one.id for one in header.results]
+    assert body["root_id"] == header.parent.id
+
+
+def test_replacing_a_task_by_a_group_is_refused_by_name(adopted: Adopted) -> None:
+    with pytest.raises(ConfigError, match="replace with a group is refused"):
+        adopted.result("work.replace", True)
+
+
 def test_a_chord_whose_header_fails_fails_and_calls_its_errback(adopted: Adopted, add: Any, tmp_path: Path) -> None:
     app, marked = adopted.app, tmp_path / "marked"
     body = app.tasks["work.total"].s().on_error(app.tasks["work.mark"].si(str(marked), "called"))
     result = chord([add.s(1, 1), app.tasks["work.fail"].s()], body)()
-    with pytest.raises(ChordError, match=r"raised ValueError\('bad', 3\)"):
+    with pytest.raises(ValueError, match="bad"):  # The error of the header comes first, as on Celery.
         result.get(timeout=60)
+    eventually(result.ready, "the body fails")
+    with pytest.raises(ChordError, match=r"raised ValueError\('bad', 3\)"):
+        result.get(follow_parents=False)
     eventually(lambda: marked.exists() and marked.read_text() == "called", "the errback runs")
 
 

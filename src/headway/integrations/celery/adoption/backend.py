@@ -206,10 +206,10 @@ class JobBackend(BaseBackend):  # type: ignore[misc]
         ends = None if timeout is None else time.monotonic() + timeout
         while True:
             meta: dict[str, Any] = self.get_task_meta(task_id)
+            if on_interval and meta["status"] != states.SUCCESS:  # It raises the error of a task before this one.
+                on_interval()
             if meta["status"] in states.READY_STATES:
                 return meta
-            if on_interval:
-                on_interval()
             left = None if ends is None else ends - time.monotonic()
             if left is not None and left <= 0:
                 raise CeleryTimeout("The operation timed out.")

@@ -7,21 +7,25 @@ that the store gets all of them or none. The body of a chord waits for the jobs 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from celery import Task as CeleryTask  # type: ignore[import-untyped]
 from celery import canvas
 from celery.result import GroupResult  # type: ignore[import-untyped]
 
+from headway.client.task import Call
 from headway.core.errors import ConfigError
 from headway.core.workflow import EdgeRule
+from headway.integrations.celery.adoption.features import FeatureKind, find_feature
+from headway.integrations.celery.adoption.message import CALL
 from headway.integrations.celery.adoption.sender import HeaderResults
 
 if TYPE_CHECKING:
     from headway.integrations.celery.adoption.adoption import Adoption
 
 _MOMENTS = ("countdown", "eta", "expires")  # They count from the moment at which a step is sent.
+REPLACED = "celery.accumulate"
 _installed = False
 _CHAIN, _GROUP, _CHORD = "chain", "group", "chord"
 
@@ -61,7 +65,7 @@ def _with_body(run: Any) -> Any:
             for sent_body, ids in opened.chords[known:]:
                 members = opened.members.pop(sent_body.options["task_id"])
                 with adoption.sender.waiting_for(members, EdgeRule.RUN):
-                    sent_body.apply_async((HeaderResults(ids),))
+                    sent_body.apply_async((HeaderResults(ids),), **_origin(members))
             del opened.chords[known:]
             return result
 
@@ -77,6 +81,15 @@ def begin_chord(adoption: Adoption, header_result_args: Any, body: Any) -> bool:
     opened.chords.append((body, [result_ids(result) for result in results]))
     opened.members[_body_id(body)] = []
     return True
+
+
+def _origin(members: Sequence[Call[Any]]) -> dict[str, Any]:
+    """Return the parent and the root of a chord's body: on Celery, the last task of the header sends it."""
+    if not members:
+        return {}
+    last = members[-1]
+    headers = (last.values or {})[CALL].headers
+    return {"parent_id": str(last.new.job_id), "root_id": headers.get("root_id") or str(last.new.job_id)}
 
 
 def _body_id(body: Any) -> str:
@@ -135,6 +148,9 @@ def _all_adopted(adoption: Adoption, steps: list[Any]) -> bool:
     names = {
         sig["task"]: adoption.adopts_call(sig["task"], sig.get("kwargs") or {}) for s in steps for sig in leaves(s)
     }
+    if REPLACED in names and not names[REPLACED]:  # Only ``self.replace`` with a group sends this task.
+        feature = find_feature(FeatureKind.TASK_METHOD, "replace")
+        raise ConfigError(f"self.replace with a group is refused: {'' if feature is None else feature.note}")
     if names and not all(names.values()) and any(names.values()):
         stay = ", ".join(sorted(name for name, ours in names.items() if not ours))
         raise ConfigError(
