@@ -18,6 +18,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from headway.version import __version__
+from tests.conftest import SHARED_FILES, STORES
 
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = ROOT / "requirements"
@@ -42,7 +43,7 @@ build_dist = _load(ROOT / "scripts" / "build_dist.py")
 def wanted(name: str) -> set[str]:
     """Read what a file asks for, without what it takes from another."""
     lines = (REQUIREMENTS / f"{name}.in").read_text().splitlines()
-    return {_same(line) for line in lines if line and not line.startswith(("#", "-r"))}
+    return {_same(line) for line in lines if line and not line.startswith(("#", "-r", "-c"))}
 
 
 def _same(text: str) -> str:
@@ -211,6 +212,7 @@ def test_metadata_that_an_index_would_refuse_is_found(header: str, value: str | 
 # ---------------------------------------------------------------------- workflows
 
 
+FROM_MATRIX = {"STORE": "${{ matrix.store }}"}  # The only value that a step gets. The workflow itself lists its values.
 WORKFLOWS = {file.stem: file.read_text() for file in sorted((ROOT / ".github" / "workflows").glob("*.y*ml"))}
 PARSED: dict[str, dict[Any, Any]] = {name: yaml.safe_load(text) for name, text in WORKFLOWS.items()}
 
@@ -268,11 +270,17 @@ def test_an_action_by_tag_or_without_a_version_is_found(line: str) -> None:
     assert unpinned(f"    steps:\n      {line}\n") == [line.removeprefix("- ").strip()]
 
 
-@pytest.mark.parametrize("workflow, script, target", [("ci", ".ci/run", "test"), ("nightly", ".ci/nightly", "nightly")])
-def test_a_workflow_runs_the_same_command_as_its_script(workflow: str, script: str, target: str) -> None:
+@pytest.mark.parametrize(
+    "job, script, target",
+    [
+        ("ci.test", ".ci/run", "test"),
+        ("ci.stores", ".ci/conformance", 'conformance STORE="${STORE:?name a store: sqlite, redis, postgres, ...}"'),
+        ("nightly.nightly", ".ci/nightly", "nightly"),
+    ],
+)
+def test_a_workflow_runs_the_same_command_as_its_script(job: str, script: str, target: str) -> None:
     # S-39
-    [(_, job)] = jobs(workflow)
-    assert commands(job) == [script]
+    assert commands(dict(jobs())[job]) == [script]
     lines = (ROOT / script).read_text().splitlines()
     assert [line for line in lines if line.startswith("make")] == [f"make {target}"]
     assert (ROOT / script).stat().st_mode & 0o111
@@ -294,12 +302,20 @@ def test_a_failed_part_of_the_night_hides_no_other(tmp_path: Path) -> None:
 
 def test_ci_runs_every_python_that_the_package_names() -> None:
     # S-39
-    [(_, job)] = jobs("ci")
+    job = dict(jobs("ci"))["ci.test"]
     versions = job["strategy"]["matrix"]["python"]
     assert versions == ["3.11", "3.12", "3.13", "3.14"]
     assert steps(job, "actions/setup-python")[0]["with"] == {"python-version": "${{ matrix.python }}"}
     named = {name.rpartition(" ")[2] for name in PROJECT["project"]["classifiers"] if ":: Python :: 3." in name}
     assert named == set(versions)
+
+
+def test_ci_runs_the_conformance_tests_on_every_durable_store() -> None:
+    # S-39: `make test` leaves some stores out, to stay short.
+    job = dict(jobs("ci"))["ci.stores"]
+    named = set(job["strategy"]["matrix"]["store"])
+    assert named == (STORES.keys() | SHARED_FILES.keys()) - {"memory"}
+    assert job["steps"][-1]["env"] == FROM_MATRIX
 
 
 def test_a_job_has_only_the_rights_that_it_needs() -> None:
@@ -318,7 +334,7 @@ def test_a_job_has_only_the_rights_that_it_needs() -> None:
         assert job["timeout-minutes"] > 0, name
         assert "env" not in job
         for step in job["steps"]:
-            assert "env" not in step
+            assert step.get("env", FROM_MATRIX) == FROM_MATRIX
             assert "${{" not in step.get("run", "")  # What a tag or branch is called would become part of the script.
         for step in steps(job, "actions/checkout"):
             assert step["with"]["persist-credentials"] is False, name
@@ -398,6 +414,31 @@ def test_every_image_is_pinned_by_its_digest() -> None:
 
 
 # ---------------------------------------------------------------------- what is said of it
+
+
+def test_the_changelog_has_the_form_that_people_know() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert headings[0] == "[Unreleased]"
+    form = re.compile(r"\[\d+\.\d+\.\d+\] - (\d{4}-\d{2}-\d{2}|unreleased)")
+    assert [heading for heading in headings[1:] if not form.fullmatch(heading)] == []
+    assert headings[1].startswith(f"[{__version__}] - ")
+    for name in re.findall(r"^## \[(.*?)\]", text, re.MULTILINE):
+        assert f"\n[{name}]: https://" in text
+
+
+def test_a_newcomer_finds_rules_and_forms() -> None:
+    assert (ROOT / "CODE_OF_CONDUCT.md").read_text().startswith("# Code of conduct\n")
+    forms = {file.stem: yaml.safe_load(file.read_text()) for file in (ROOT / ".github" / "ISSUE_TEMPLATE").iterdir()}
+    assert forms.keys() == {"bug", "idea", "config"}
+    for name in ("bug", "idea"):
+        assert forms[name].keys() >= {"name", "description", "body"}
+        assert len({part["id"] for part in forms[name]["body"]}) == len(forms[name]["body"])
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    for hook in hooks:  # Each runs a script of ours, or a tool at the version that is pinned for `make test`.
+        program, *words = hook["entry"].split()
+        tool = {".venv/bin/ruff": "ruff", ".venv/bin/lint-imports": "import-linter"}.get(program)
+        assert tool in pins("dev") if tool else (ROOT / words[0]).is_file()
 
 
 def test_security_md_names_commands_that_exist() -> None:
