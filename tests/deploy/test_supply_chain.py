@@ -409,7 +409,9 @@ def test_every_image_is_pinned_by_its_digest() -> None:
     assert len(found) == len(services) - 1  # The API and the workers run the image of the Dockerfile.
     assert [image for image in found if not DIGEST.fullmatch(image)] == []
     for file in (ROOT / "deploy").rglob("*"):
-        if file.is_file() and file.suffix != ".pyc" and file.name not in ("Dockerfile", "compose.yaml", "sbom.py"):
+        if "helm" in file.parts:  # The chart has no image of its own: an operator names one.
+            assert not re.search(r"repository: [\"']?\w", file.read_text() if file.is_file() else ""), file
+        elif file.is_file() and file.suffix != ".pyc" and file.name not in ("Dockerfile", "compose.yaml", "sbom.py"):
             assert not re.search(r"^\s*-?\s*(image|FROM)\b", file.read_text(), re.MULTILINE), file
 
 
