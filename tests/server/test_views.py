@@ -494,3 +494,10 @@ async def test_a_policy_based_on_an_older_version_is_refused(http: httpx.AsyncCl
     )
     assert sorted(answer.status_code for answer in answers) == [200, 409, 409]
     assert (await http.get(f"{API}/policy")).json()["version"] == 2
+    versions = (await http.get(f"{API}/policy/versions")).json()["items"]
+    assert [one["version"] for one in versions] == [2, 1]  # What was refused is not kept.
+    # A process died between writing a version and putting it in force.
+    (document,) = await store.read("policy", "000002")
+    await store.write("policy", "000003", document.body)
+    after = await http.put(f"{API}/policy", json={"max_depth": 60}, params={"if_version": 2})
+    assert (after.status_code, after.json()["version"]) == (200, 4)

@@ -121,7 +121,7 @@ async def apply_policy(
     """Make a policy current as a new version. If it equals the current policy, no version is added.
 
     Of two policies that are applied at once, both are kept and the later version is current. With ``if_version``, the
-    second one raises ``PolicyConflict`` instead, because that version is no longer the newest.
+    second one raises ``PolicyConflict`` instead, because that version is no longer current.
     """
     data = policy_data(policy)
     read_policy(data, "the policy")  # A policy that cannot be read again must not become current.
@@ -133,14 +133,16 @@ async def apply_policy(
         if current is not None and current.digest == digest:
             await _finish_pending(store)
             return current
-        newest = max([pointer.version, *(applied.version for applied in known)])
-        if if_version is not None and newest != if_version:
-            raise PolicyConflict(f"version {newest} was applied meanwhile, and this policy is based on {if_version}")
+        if if_version is not None and pointer.version != if_version:
+            raise _conflict(pointer.version, if_version)
         names = [document.name for document in await store.read(POLICIES) if document.name.isdecimal()]
         version = 1 + max(map(int, names), default=0)  # A damaged version keeps its number.
         made = PolicyVersion(version, now_at, note, digest, data)
         if await store.write(POLICIES, _name(version), _encode(made), if_version=0) is not None:
-            await _point(store, version)
+            if if_version is None:
+                await _point(store, version)
+            else:
+                await _point_from(store, if_version, version)
             await _finish_pending(store)
             return made
     raise StoreBusy("other processes keep applying policies; try again")
@@ -196,6 +198,22 @@ async def _point(store: Store, version: int) -> None:
         if await store.write(POLICIES, CURRENT, body, if_version=document_version) is not None:
             return
     raise StoreBusy("other processes keep applying policies; try again")
+
+
+async def _point_from(store: Store, before: int, version: int) -> None:
+    """Make a version the current one if ``before`` still is. Else remove it and raise ``PolicyConflict``."""
+    pointer, document_version = await _find_pointer(store)
+    if pointer.version == before:
+        body = _encode(_Pointer(version, before))
+        if await store.write(POLICIES, CURRENT, body, if_version=document_version) is not None:
+            return
+        pointer, _ = await _find_pointer(store)
+    await store.write(POLICIES, _name(version), None)
+    raise _conflict(pointer.version, before)
+
+
+def _conflict(current: int, before: int) -> PolicyConflict:
+    return PolicyConflict(f"version {current} was applied meanwhile, and this policy is based on {before}")
 
 
 async def _finish_pending(store: Store) -> None:

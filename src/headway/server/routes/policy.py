@@ -74,7 +74,7 @@ async def put_policy(
     dry_run: Annotated[bool, Query(description="Check it and change nothing.")] = False,
     note: Annotated[str, Query(max_length=NOTE_MAX, description="Why; kept with the version.")] = "over HTTP",
     if_version: Annotated[
-        int | None, Query(ge=0, le=NUMBER_MAX, description="The version it is based on; 409 if that is not the newest.")
+        int | None, Query(ge=0, le=NUMBER_MAX, description="The version it is based on; 409 if that is not in force.")
     ] = None,
 ) -> Response:
     """Apply a policy as a new version, without a restart. The body has the keys of a policy file.
