@@ -31,6 +31,8 @@ from benchmarks.policy import lines as policy_lines
 from benchmarks.policy import measure_policy
 from benchmarks.report import report
 from benchmarks.run import Run
+from benchmarks.simulate import lines as simulate_lines
+from benchmarks.simulate import measure_simulator
 from benchmarks.verdicts import verdicts
 from benchmarks.workflows.measure import lines as workflow_lines
 from benchmarks.workflows.measure import measure_workflows
@@ -53,6 +55,7 @@ PARTS: dict[str, Callable[[Run], None]] = {
     "depth": measure_depth,
     "tenths": measure_tenths,
     "policy": measure_the_policy,
+    "simulate": measure_simulator,
     "features": measure_features,
     "workflows": measure_workflows,
     "growth": measure_growth,
@@ -92,6 +95,8 @@ def main() -> None:
         print(
             "\nHow the cost grows, CPU µs a job", *growth_lines(figures["growth"], figures.get("plan_us", {})), sep="\n"
         )
+    if "simulate" in figures:
+        print("\nReplay", *simulate_lines(figures["simulate"]), sep="\n")
     if "policy" in figures:
         print("\nThe policy", *policy_lines(figures["policy"]), sep="\n")
 

@@ -92,7 +92,7 @@ def _held_against(report: SimulationReport) -> str:
     out = f"{sum(report.input.left_out.values()):,} left out: {left}" if left else "none left out"
     found = report.calibration
     if found is None:
-        why = "a model" if report.input.kind == "model" else "it has no recorded waits"
+        why = "a model never happened" if report.input.kind == "model" else "it has no recorded waits"
         what = "the next minutes have not happened" if report.input.kind == "now" else why
         return f"Held against nothing, because {what} ({out})."
     return (
