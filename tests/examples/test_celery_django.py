@@ -126,7 +126,7 @@ def test_before_the_move_celery_runs_all_tasks(step: Step) -> None:
     assert not (step.folder / "headway.db").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.proof  # The next test runs the same with a policy.
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("step", ["shop.settings_adopted"], indirect=True)
 def test_adopted_tasks_run_on_headway_and_the_others_on_celery(step: Step) -> None:

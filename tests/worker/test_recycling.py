@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from headway.client.settings import load_settings
+from headway.core.errors import ConfigError
 from headway.worker.recycling import ChildBounds, RunnerUse, replaceable_after
 
 MIB = 1 << 20
@@ -52,3 +56,11 @@ def test_the_pause_between_young_processes_grows_to_a_minute_and_an_old_one_ends
     assert pauses == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
     assert replaceable_after(60.0, lived=120.0) == 0.0
     assert replaceable_after(8.0, lived=60.0) == 0.0
+
+
+def test_bounds_come_from_the_settings_and_are_never_below_zero() -> None:
+    environment = {"HEADWAY_MAX_JOBS_PER_CHILD": "7", "HEADWAY_MAX_MEMORY_PER_CHILD": "3"}
+    assert ChildBounds.of(load_settings(environment=environment)) == ChildBounds(7, 3 * MIB)
+    assert not any(ChildBounds.of(load_settings(environment={})))
+    with pytest.raises(ConfigError, match="max_jobs_per_child must be at least 0, not -1"):
+        load_settings(environment={"HEADWAY_MAX_JOBS_PER_CHILD": "-1"})
