@@ -21,7 +21,7 @@ from headway.integrations.celery import adopt
 
 STORE = os.environ["UPSTREAM_STORE"]
 FOLDER = Path(os.environ["UPSTREAM_FOLDER"])
-SECONDS = int(os.environ.get("UPSTREAM_SECONDS", "40"))  # A test that takes longer has hung.
+SECONDS = int(os.environ.get("UPSTREAM_SECONDS", "90"))  # A test that takes longer has hung.
 _outcomes: dict[str, str] = {}
 _make_app = testing.TestApp
 
