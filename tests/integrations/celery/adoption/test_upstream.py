@@ -18,7 +18,7 @@ HERE = Path(__file__).parent / "upstream"
 ROOT = Path(__file__).parents[4]
 FILES = ("t/integration/test_tasks.py",)
 
-pytestmark = pytest.mark.proof
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(1_200)]
 
 
 def download(folder: Path) -> Path:
