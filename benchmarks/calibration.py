@@ -24,6 +24,7 @@ from websockets.asyncio.client import connect
 
 from benchmarks.service import Serving, request, valkey
 from headway.estimates.accuracy import is_scored
+from tests.servers import free_port
 
 SLOTS = 8
 LOAD = 0.8  # Of all slots, on average.
@@ -136,8 +137,9 @@ async def main() -> None:
         place = Path(folder)
         (place / "mixed.py").write_text(TASKS)
         where = ["--store", store.url, "--log-level", "warning"]
-        ours = Serving(["headway", "serve", "--port", "8127", *where], place, 8_127)
-        worker = Serving(["headway", "worker", "mixed:app", "--slots", str(SLOTS), *where], place, 8_127)
+        port = free_port()  # A fixed one may be that of another run, whose store would then get the jobs.
+        ours = Serving(["headway", "serve", "--port", str(port), *where], place, port)
+        worker = Serving(["headway", "worker", "mixed:app", "--slots", str(SLOTS), *where], place, port)
         try:
             await ours.ready()
             began = time.monotonic()
