@@ -71,7 +71,7 @@ def test_tasks_may_be_defined_after_the_line(app: Celery, adoption: Adoption) ->
     @shared_task(name="reports.shared")
     def shared() -> None: ...
 
-    assert record(adoption, late.delay(1).id).task == "reports.late"
+    assert record(adoption, app.tasks["reports.late"].delay(1).id).task == "reports.late"
     assert record(adoption, app.tasks["reports.shared"].delay().id).task == "reports.shared"
     assert {"reports.daily", "reports.late", "reports.shared", "emails.send"} <= set(adoption.registered())
 

@@ -14,7 +14,7 @@ from celery.schedules import crontab, schedule, solar  # type: ignore[import-unt
 
 from headway.client.context import Context, current, inline_lease
 from headway.core.errors import ConfigError
-from headway.integrations.celery import adopt
+from headway.integrations.celery import adopt, adoption_of
 from headway.integrations.celery.adoption.adoption import Adoption
 from headway.integrations.celery.adoption.schedule import cron_of, declare_crons
 from tests.integrations.celery.adoption.conftest import start_worker
@@ -25,7 +25,7 @@ from tests.integrations.celery.workers import eventually
 @pytest.fixture
 def adoption(tmp_path: Path) -> Adoption:
     app = Celery("beat", broker="redis://127.0.0.1:1/0", set_as_current=False)
-    app.conf.timezone = "Europe/Paris"
+    app.conf.update(timezone="Europe/Paris")
     made = adopt(app, store=f"sqlite:///{tmp_path}/jobs.db", only=["work.*"])
 
     @app.task(name="work.tick", shared=False)
@@ -128,7 +128,7 @@ def test_two_workers_send_each_tick_once(tmp_path: Path, monkeypatch: pytest.Mon
     store = f"sqlite:///{tmp_path}/jobs.db"
     workers = [start_worker(tmp_path, store, "thread") for _ in range(2)]
     app = make_app(store, "thread")
-    headway = app.headway_adoption.headway
+    headway = adoption_of(app).headway
     try:
         eventually(lambda: marked.exists() and len(marked.read_text()) >= 3, "the cron ticks three times")
         sent = headway.jobs(task="celery.beat.each second", limit=1_000)

@@ -36,7 +36,7 @@ def test_the_job_has_the_id_of_the_task(adopted: Adopted) -> None:
     assert adoption_of(adopted.app).headway.job(result.id).result(timeout=60) == 1
 
 
-@pytest.mark.parametrize("task_id", ["order-7", "ä b", str(uuid.uuid4())])
+@pytest.mark.parametrize("task_id", ["order-7", "ä b", "6f9619ff-8b86-d011-b42d-00cf4fc964ff"])
 def test_any_text_can_be_the_id(adopted: Adopted, task_id: str) -> None:
     chosen = f"{task_id}-{uuid.uuid4()}"
     assert adopted.result("work.request", task_id=chosen)["id"] == chosen

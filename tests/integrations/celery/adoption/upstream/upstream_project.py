@@ -19,7 +19,7 @@ app.conf.update(
 adopt(app, store=os.environ["UPSTREAM_STORE"])
 
 
-@app.on_after_finalize.connect
+@app.on_after_finalize.connect  # pyright: ignore[reportOptionalMemberAccess]
 def _register(sender: Celery, **_: object) -> None:
     from t.integration.tasks import ClassBasedAutoRetryTask  # type: ignore[import-not-found]
 
