@@ -142,6 +142,17 @@ def test_a_burst_of_others_counts_up_to_the_bound_and_makes_all_less_certain() -
     assert comers.of_others("bulk", 450, 1_000)[0] == pytest.approx(45, rel=0.01)
 
 
+def test_regular_bursts_and_rare_ones_make_the_near_future_less_uncertain() -> None:
+    by_cron, by_chance = (
+        LaneArrivals({"bulk": Arrivals(200, 1 / 600, steady=False, irregular=irregular)}, 3_600.0)
+        for irregular in (0.1, 1.0)
+    )
+    assert by_cron.variance(0, 600) < by_chance.variance(0, 600) / 3
+    assert by_chance.variance(0, 6) < by_chance.variance(0, 600) / 1_000  # None is likely within six seconds.
+    # Beyond the time observed nothing is sure.
+    assert by_cron.variance(0, 36_000) > by_chance.variance(0, 36_000) / 2
+
+
 def test_where_jobs_come_in_batches_fewer_come_in_half_of_all_cases_and_less_is_certain() -> None:
     single, batches = LaneArrivals({"a": Arrivals(1, 2.0)}), LaneArrivals({"a": Arrivals(50, 0.04)})
     assert single.rate == batches.rate

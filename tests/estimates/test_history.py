@@ -258,6 +258,29 @@ async def test_what_comes_all_at_once_now_and_then_is_a_burst(store: MemoryStore
     assert 1 / coming.times == pytest.approx(600, rel=0.25)
 
 
+@pytest.mark.parametrize(
+    "minutes, least, most",
+    [
+        pytest.param([10] * 12, 0.0, 0.2, id="every ten minutes"),
+        pytest.param([2, 30, 3, 25, 2, 40, 2, 3, 30, 2, 2, 9], 0.6, 1.0, id="at random moments"),
+        pytest.param([10], 0.5, 1.0, id="too few to say"),
+    ],
+)
+async def test_how_regular_bursts_are_is_learned(
+    store: MemoryStore, minutes: list[int], least: float, most: float
+) -> None:  # fmt: skip
+    beats = Beats()
+    lessons, after_s = DurationHistory(beats), 0.0
+    for gap in [0, *minutes]:
+        after_s += 60 * gap
+        lessons.note([(a_lease(tenant="bulk", after_s=after_s), 1.0)] * 200)
+        beats.seconds += PUBLISH_EVERY
+        await lessons.publish(store)
+    coming = Model(await read_learned(store, BEGINS_AT + int(1_000 * after_s))).learned.arrivals["medium"]["bulk"]
+    assert not coming.steady
+    assert least <= coming.irregular <= most
+
+
 async def test_a_burst_that_several_workers_served_is_one(store: MemoryStore) -> None:
     workers = [DurationHistory(Beats()) for _ in range(4)]
     for number in range(200):
@@ -279,6 +302,18 @@ async def test_how_many_come_at_once_is_learned(store: MemoryStore) -> None:
     assert arrivals["batches"].size == pytest.approx(40, rel=0.05)
     assert arrivals["singles"].size == 1
     assert arrivals["batches"].rate == pytest.approx(arrivals["singles"].rate, rel=0.05)
+
+
+async def test_jobs_that_come_at_once_and_end_later_are_a_batch_however_often_is_published(store: MemoryStore) -> None:
+    beats = Beats()
+    lessons = DurationHistory(beats)
+    for minute in range(30):
+        for _ in range(8):  # Five of forty end, then a publication follows.
+            lessons.note([(a_lease(tenant="batches", after_s=60 * minute), 1.0)] * 5)
+            beats.seconds += PUBLISH_EVERY
+            await lessons.publish(store)
+    coming = (await told(store, lessons, 1_800)).learned.arrivals["medium"]["batches"]
+    assert coming.size == pytest.approx(40, rel=0.05)
 
 
 async def test_many_tenants_that_come_seldom_are_a_rate_together(store: MemoryStore) -> None:

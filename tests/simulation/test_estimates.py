@@ -105,13 +105,13 @@ def test_under_a_flood_too_p50_and_p90_hold_in_each_lane(runs: Runs, settings: S
     found = figures(runs.get(settings)[0], lambda work: work.lane == lane and work.tenant != FLOODER)
     assert found.scored > 400
     assert 0.45 <= found.within_p50 <= 0.55, found
-    assert 0.85 <= found.within_p90 <= 0.95, found
+    assert 0.85 <= found.within_p90 <= (0.98 if lane == "low" else 0.95), found  # docs/explain/estimates.md
     assert found.error <= 0.20, found
 
 
 @pytest.mark.parametrize("settings", FLOOD)
 def test_a_tenant_that_floods_a_lane_gets_estimates_that_hold_nine_times_in_ten(runs: Runs, settings: Settings) -> None:
-    # p50 is a little too short: the first storm of all comes twelve minutes later, and nothing has shown it before.
+    # p50 is too short: the first storm of all comes twelve minutes later, and nothing has shown it before.
     found = figures(runs.get(settings)[0], lambda work: work.tenant == FLOODER)
     assert found.scored > 500
     assert 0.85 <= found.within_p90 <= 0.95, found

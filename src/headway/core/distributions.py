@@ -245,18 +245,17 @@ class LaneArrivals:
     def _variance(self, seconds: float) -> float:
         found = self._together * self._doubtful(self.rate / self.batch, seconds)
         for _, coming in self.bursts:
-            found += coming.size * coming.size * coming.times * self._doubtful_burst(coming, seconds)
+            found += coming.size * coming.size * coming.times * self._doubtful(coming.times, seconds, coming.irregular)
         return found
 
-    def _doubtful_burst(self, coming: Arrivals, seconds: float) -> float:
-        return coming.irregular * self._doubtful(coming.times, seconds)
-
-    def _doubtful(self, times: float, seconds: float) -> float:
+    def _doubtful(self, times: float, seconds: float, irregular: float = 1.0) -> float:
         """Return how many seconds of random arrivals, ``times`` a second, are as uncertain as those in ``seconds``.
 
-        They are more in the far future, and fewer as long as hardly one is expected: p90 then is without any.
+        They are fewer if the arrivals are regular, and as long as hardly one is expected: p90 is without any then.
+        They are more beyond the time observed, where rates and regularity need not stay as they were.
         """
-        return seconds * (1.0 + seconds / self._observed) * min(1.0, times * seconds / LIKELY_TIMES)
+        beyond = seconds / self._observed
+        return seconds * (irregular + beyond * min(1.0, beyond)) * min(1.0, times * seconds / LIKELY_TIMES)
 
     def count_others(self, tenant: str) -> int:
         """Return how many tenants there are beside one."""
@@ -282,7 +281,9 @@ class LaneArrivals:
         for other, coming in self.bursts:
             if other != tenant:
                 count += min(most, coming.within(seconds))
-                variance += min(most, coming.size) ** 2 * coming.times * self._doubtful_burst(coming, seconds)
+                variance += (
+                    min(most, coming.size) ** 2 * coming.times * self._doubtful(coming.times, seconds, coming.irregular)
+                )
         return count, variance
 
 

@@ -188,6 +188,7 @@ class ArrivalWindow(msgspec.Struct):
     """The arrivals of a tenant in a lane since the last publication.
 
     ``first``: the first window with jobs. ``at_once``: the uncounted jobs of the second that ends at ``ends_at``.
+    ``carried``: the jobs of that second that are counted already, or were published before.
     """
 
     jobs: int = 0
@@ -200,13 +201,19 @@ class ArrivalWindow(msgspec.Struct):
     at_once: int = 0
     seconds: float = 0.0
     waits: dict[int, int] = msgspec.field(default_factory=dict)
+    carried: int = 0
 
     def close(self) -> ArrivalWindow:
         """Count the jobs of the last second."""
+        together = self.carried + self.at_once
         self.jobs += self.at_once
-        self.squares += self.at_once * self.at_once
-        self.at_once = 0
+        self.squares += together * together - self.carried * self.carried
+        self.carried, self.at_once = together, 0
         return self
+
+    def next(self) -> ArrivalWindow:
+        """Return the window that follows a publication. Jobs that came together may end before and after it."""
+        return ArrivalWindow(0, 1, 1, self.last, self.last, ends_at=self.ends_at, carried=self.carried)
 
 
 class LaneHistory(msgspec.Struct, omit_defaults=True):
@@ -301,8 +308,10 @@ class DurationHistory:
     def _another_second(self, lane: str, tenant: str | None, eligible_at: int, started_at: int) -> ArrivalWindow:
         window = eligible_at // WINDOW_MS
         came = self._came.setdefault((lane, tenant), ArrivalWindow(first=window)).close()
+        if not came.jobs and window > came.last:  # Nothing came since the last publication.
+            came = self._came[lane, tenant] = ArrivalWindow(first=window)
         came.ends_at = eligible_at // SECOND_MS * SECOND_MS + SECOND_MS
-        came.at_once = 1
+        came.carried, came.at_once = 0, 1
         self._from_at = self._from_at or started_at
         if window > came.last:
             came.windows += 1
@@ -324,11 +333,13 @@ class DurationHistory:
                 {task: noted for (name, task), noted in kept.items() if name == lane}
                 for kept in (self._before, self._runs)
             )
-            came = {tenant or "": noted.close() for (name, tenant), noted in self._came.items() if name == lane}
+            closed = {tenant or "": noted.close() for (name, tenant), noted in self._came.items() if name == lane}
+            came = {tenant: noted for tenant, noted in closed.items() if noted.jobs}
             # Forget them first. Jobs that end during the write belong to the next publication.
             self._before = {key: noted for key, noted in self._before.items() if key[0] != lane}
             self._runs = {key: noted for key, noted in self._runs.items() if key[0] != lane}
             self._came = OrderedDict((key, noted) for key, noted in self._came.items() if key[0] != lane)
+            self._came.update({(lane, tenant or None): noted.next() for tenant, noted in came.items()})
             try:
                 written = await self._publish(store, lane, before, runs, came)
             except BaseException:

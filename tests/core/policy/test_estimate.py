@@ -104,6 +104,25 @@ def test_in_a_line_that_tenants_share_others_overtake_ones_later_jobs() -> None:
     assert p50(last, load) == pytest.approx(2 * p50(last), rel=0.25)
 
 
+def test_what_is_ahead_already_does_not_overtake_again() -> None:
+    # As many jobs of the other tenant are ahead as of one's own: the other's further jobs come later.
+    scene = busy(4, tenant="n0", classes=(a_view("medium", 41)._replace(fair=True),), fair=True, ahead=40)
+    load = known({"medium": {"n0": Arrivals(1, 0.2), "n1": Arrivals(1, 0.2)}})
+    even, alone = replace(scene, ahead_own=20), replace(scene, ahead_own=40)
+    assert p50(even, load) == pytest.approx(p50(even), rel=0.02)
+    assert p50(alone, load) > 1.2 * p50(alone)
+
+
+def test_a_lane_of_long_jobs_that_has_risen_gets_its_share_of_time_and_not_of_slots() -> None:
+    # A burst of short jobs runs beside a lane that is overdue. That lane starts a long job for each 120 s of the burst.
+    short, long = {bucket(1.0): 500.0}, {bucket(20.0): 500.0}
+    what = Model(ModelData({"high": {EXPORT: short}, "low": {"report": long}}))
+    waiting = (a_view("high", 80), a_view("low", 500, waited_s=5_000))
+    alone = busy(8, lane="high", ahead=79, classes=waiting[:1], executing=tuple(a_run(lane="high") for _ in range(8)))
+    beside = replace(alone, classes=waiting)
+    assert p50(alone, what) < p50(beside, what) < 1.3 * p50(alone, what)
+
+
 def test_a_lane_that_grows_old_while_it_waits_gets_its_share_then() -> None:
     lanes = dict(BUILT_IN.lanes) | {"low": Lane(2, 3, 0, 1_000, promote_after_ms=(60_000, 120_000))}
     policy = replace(UNRESERVED, lanes=lanes)

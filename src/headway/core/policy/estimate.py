@@ -23,6 +23,7 @@ P50_DEVIATIONS = 0.0  # Standard deviations for p50,
 P90_DEVIATIONS = 1.15  # and for p90: 1.28 with a normal distribution, less what running jobs have not yet shown.
 FIRST = 0.62  # Expected starts at the median of a start: 0.5 with one slot, up to 0.69 (ln 2) with many.
 LATE = 0.4  # The same for p90, where the variance accounts for the rest: fitted to Poisson and binomial distributions.
+TURN = 0.5  # Turns by which a lane that has risen starts later than its share, on average: it waits for the first one.
 RELATIVE_ERROR = 0.02  # The relative error that all learned run times may share.
 NOW = 1.0  # Seconds below which an estimate is shown as "now".
 CHANGED = 0.2  # The relative change of the seconds from which an estimate is sent again.
@@ -289,7 +290,8 @@ class _Solve:
         if high == 0:
             return 0.0
         less, more = self._excess(high - 1, deviations), self._excess(high, deviations)
-        return times[high - 1] + (times[high] - times[high - 1]) * -less / (more - less)
+        found = times[high - 1] + (times[high] - times[high - 1]) * -less / (more - less)
+        return found + (TURN * self._flow.turn if self._flow.sure[high] else 0.0)
 
     def _excess(self, at: int, deviations: float) -> float:
         """Return how many starts too many or too few a step has, with ``deviations`` of bad luck."""

@@ -33,7 +33,7 @@ class LaneFlow:
     __slots__ = (
         "apart", "arrivals", "basis", "came", "curve", "doubt", "due", "entering", "filled", "had", "lane", "lengths",
         "mean", "name", "oldest_ms", "overflow", "pace", "phases", "queue", "rate", "reach", "risk", "rough", "running",
-        "served", "spread", "sure", "sure_doubt", "sure_risk", "waiting", "weight",
+        "served", "spread", "sure", "sure_doubt", "sure_risk", "turn", "waiting", "weight",
     )  # fmt: skip
 
     def __init__(self, name: str, lane: Lane, lengths: Lengths, known: Model, waiting: float, oldest_ms: int) -> None:
@@ -62,6 +62,7 @@ class LaneFlow:
         self.came = 0.0  # The variance of the work that has arrived in the step, in seconds squared,
         self.risk = 0.0  # and of the work that has arrived in all steps and goes first,
         self.sure_risk = 0.0  # also before the share of a lane that has risen.
+        self.turn = 0.0  # Seconds between two of its jobs once it has risen, by its share of the slots.
         self.due = 0.0  # How many jobs its share has started since it has risen, whatever comes to better lanes.
         self.curve: list[float] = []  # By step: its reach.
         self.doubt: list[float] = []  # By step: the variance of its reach, in jobs squared.
@@ -305,6 +306,9 @@ class FluidRun:
             flow.reach += max(part, able) * could
             if joined and flow not in natives:
                 flow.due += min(part, flow.weight / (could * flow.mean) / sum(weights)) * could
+                if not flow.turn:
+                    whole = sum([other.weight for other in group])
+                    flow.turn = flow.mean * whole / (flow.weight * self.slots)
             flow.spread += took * flow.lengths.variance
             flow.filled += starts * part
             supply[0] -= starts * part
