@@ -25,6 +25,7 @@ from headway.core.errors import (
     NotStored,
     PayloadError,
     PayloadTooLarge,
+    PolicyConflict,
     PolicyError,
     QueueFull,
     RateLimited,
@@ -50,7 +51,8 @@ from headway.core.errors import (
 __all__ = [
     "BadArguments", "BadCron", "BadEdge", "BatchClosed", "BatchNotFound", "CommandFailed", "ConfigError",
     "CycleError", "Discard", "HeadwayError", "IdempotencyConflict", "IllegalMove", "JobCancelled", "JobError",
-    "JobFailed", "JobNotFound", "NotAStore", "NotStored", "PayloadError", "PayloadTooLarge", "PolicyError",
+    "JobFailed", "JobNotFound", "NotAStore", "NotStored", "PayloadError", "PayloadTooLarge", "PolicyConflict",
+    "PolicyError",
     "QueueFull", "RateLimited", "ResultTimeout", "RetryAfter", "ServerRefused", "ServerUnavailable",
     "SessionClosed", "Snooze", "StepError", "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull", "StoreTooNew",
     "StoreUnavailable", "UnknownOption", "UnknownTask", "UpstreamFailed", "WorkerDied",

@@ -110,9 +110,8 @@ def stats(state: MemoryState) -> Stats:
 
 def workers(state: MemoryState) -> tuple[WorkerInfo, ...]:
     """Return every worker with its state now and the number of jobs it runs."""
-    running = Counter(record.worker_id for record in state.executing.values())
     return tuple(
-        replace(worker, running=running[worker.worker_id], state=state.worker_state(worker))
+        replace(worker, running=state.lease_counts[worker.worker_id], state=state.worker_state(worker))
         for worker in state.workers.values()
     )
 

@@ -31,7 +31,7 @@ def check(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "headway", "celery", "check", *words],
         cwd=folder,
-        env={**os.environ, "COLUMNS": "160"},
+        env={name: value for name, value in os.environ.items() if "DJANGO" not in name} | {"COLUMNS": "160"},
         capture_output=True,
         text=True,
         check=False,
