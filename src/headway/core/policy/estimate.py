@@ -25,6 +25,7 @@ FIRST = 0.62  # Expected starts at the median of a start: 0.5 with one slot, up 
 LATE = 0.4  # The same for p90, where the variance accounts for the rest: fitted to Poisson and binomial distributions.
 TURN = 0.5  # Turns by which a lane that has risen starts later than its share, on average: it waits for the first one.
 RELATIVE_ERROR = 0.02  # The relative error that all learned run times may share.
+ROUGH_MAX = 0.6  # The largest relative error after few runs. From 0.87 on, p90 would never come.
 NOW = 1.0  # Seconds below which an estimate is shown as "now".
 CHANGED = 0.2  # The relative change of the seconds from which an estimate is sent again.
 ESTIMATES_MAX = 10_000  # Estimates that one forecast keeps, which is about 2 MB.
@@ -301,7 +302,7 @@ class _Solve:
             count += more
         if not deviations:
             return flow.curve[at] - count
-        rough = RELATIVE_ERROR + flow.rough
+        rough = RELATIVE_ERROR + min(flow.rough, ROUGH_MAX)
         usual = flow.curve[at] - deviations * sqrt(flow.doubt[at] + doubt + (rough * flow.curve[at]) ** 2)
         if not flow.sure[at]:
             return usual - count
