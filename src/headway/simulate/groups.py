@@ -12,7 +12,7 @@ from headway.simulate.job import SimulatedJob
 from headway.simulate.outcome import NEVER, Outcome
 
 BY = ("lane", "tenant", "task", "duration")
-NOBODY = "none"  # The key of jobs without a tenant.
+NO_TENANT = "none"  # The key of jobs without a tenant.
 PARTS = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 METRICS = (*PARTS, "max", "mean")
 WITHIN = (1, 10, 60)  # Seconds.
@@ -58,7 +58,7 @@ def members_by(by: str, jobs: Sequence[Sequence[SimulatedJob]], outcomes: Sequen
 
 
 _KEYS: Mapping[str, Callable[[SimulatedJob], str]] = {
-    "tenant": lambda job: NOBODY if job.tenant is None else job.tenant,
+    "tenant": lambda job: NO_TENANT if job.tenant is None else job.tenant,
     "task": lambda job: job.task,
     "duration": lambda job: job.duration or ELASTIC,
 }
