@@ -168,7 +168,7 @@ function Lane({ lane, total, longest }: { lane: LaneOverview; total: number; lon
           <strong>{lane.name}</strong>
         </Link>
         {lane.paused && <StateBadge state="paused" />}
-        <span class="two">
+        <span class="two whole">
           {lane.why
             ? `first waits: ${REASONS[lane.why] ?? lane.why}`
             : lane.waiting
