@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks import jobs
 from headway import Headway
 
-PACKAGES = ("headway", "uvloop")
+PACKAGES = ("headway-queue", "uvloop")
 # With more than 100 slots a worker runs half of its jobs while the server deals with the other half. A call of
 # PostgreSQL costs about a millisecond beside what it does for each job, and a commit of SQLite a sync: larger batches
 # share that.

@@ -14,7 +14,7 @@ from benchmarks import jobs
 from benchmarks.features.table import DEEP, FEATURES, feature_of
 from headway import Headway
 
-PACKAGES = ("headway", "uvloop")
+PACKAGES = ("headway-queue", "uvloop")
 ENVIRONMENT = {"HEADWAY_SLOTS": "100"}
 CONFIGURATION = "100 slots, no log lines of jobs, default settings"
 

@@ -12,7 +12,7 @@ from benchmarks.jobs import TEXT
 from headway import Headway, Results
 from headway.client.task import Call
 
-PACKAGES = ("headway", "uvloop")
+PACKAGES = ("headway-queue", "uvloop")
 ENVIRONMENT = {"HEADWAY_SLOTS": "100"}
 CONFIGURATION = "100 slots, no log lines of jobs, default settings"
 CHAIN = 100  # Jobs of one chain.
