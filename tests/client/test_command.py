@@ -18,7 +18,7 @@ from headway.client.remote_task import task_from_catalogue
 from headway.core.errors import BadArguments, ConfigError, UnknownOption
 from headway.policy_store.catalogue import TaskEntry
 from headway.testing import Testbed
-from headway.worker.runner import catalogue_entry
+from headway.worker.manifest import catalogue_entry
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ async def test_no_process_of_a_worker_that_runs_programs_can_be_read_by_them(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hidden = asyncio.Event()
-    monkeypatch.setattr("headway.worker.parent.hide_from_programs", hidden.set)
+    monkeypatch.setattr("headway.worker.runner_process.hide_from_programs", hidden.set)
     app = Headway(f"sqlite:///{folder}/headway.db")
     app.task(name="dumpable")(jobs.dumpable.fn)
     app.task(name="dumpable_process", executor="process")(jobs.dumpable_process.fn)

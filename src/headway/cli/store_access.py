@@ -292,7 +292,7 @@ def _load_once(path: str, folder: str, store: str | None, namespace: str | None)
     Raises ``CannotStart`` with the module's traceback.
     """
     from headway.client.loading import load_app
-    from headway.worker.parent import CannotStart
+    from headway.worker.runner_process import CannotStart
 
     try:
         app = load_app(path, folder)

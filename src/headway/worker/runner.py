@@ -9,28 +9,25 @@ import logging
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from headway.client.app import Headway, Middleware
-from headway.client.context import NOTHING, Context
+from headway.client.app import Headway
+from headway.client.context import Context
 from headway.client.inputs import fill_inputs, has_inputs
-from headway.client.members import MemberPage
-from headway.client.task import Task, cron_key
-from headway.core.errors import JobError, StoreUnavailable
-from headway.core.job import State
+from headway.client.task import Task
+from headway.core.errors import StoreUnavailable
 from headway.core.lease import Lease
 from headway.core.log_event import LogEvent
-from headway.core.policy.document import INTERACTIVE, Policy, reserved_slots
-from headway.core.policy.ladder import RunBudget, rung_index
-from headway.core.policy.retry import Ending, Raised, Released, Returned, Stopped, TimedOut, Unknown
+from headway.core.policy.document import INTERACTIVE, reserved_slots
+from headway.core.policy.ladder import RunBudget
+from headway.core.policy.retry import Ending, Raised, Released, TimedOut, Unknown
 from headway.core.worker import WorkerInfo
-from headway.core.workflow import BatchId
 from headway.dispatch.job_source import FinishedRun
 from headway.maintenance.loop import every
 from headway.observability import traces
-from headway.policy_store.catalogue import JOB_FIELDS, CronDocument, TaskEntry
 from headway.policy_store.current import READ_EVERY_IF_NOTIFIED
 from headway.protocol.sessions import AddressSigner
 from headway.runtime.bounded_wait import wait_until_set
@@ -39,14 +36,18 @@ from headway.stores.base import Progress, Store, Subscription
 from headway.version import __version__
 from headway.worker import control, session_transport
 from headway.worker.active_job import ActiveJob
-from headway.worker.backend.base import AppManifest, Backend, JobSource, LeaseTimes
+from headway.worker.attempt_ending import ending_of_error, ending_of_timeout, ending_of_value
+from headway.worker.backend.base import Backend, JobSource, LeaseTimes
 from headway.worker.backend.store import StoreBackend
 from headway.worker.claimer import Claimer
+from headway.worker.context_runtime import WorkerRuntime
 from headway.worker.executors.process import Encoded
 from headway.worker.executors.table import ExecutorConfig, make_executors
 from headway.worker.inline_batching import TaskBatcher
 from headway.worker.job_log import JobLog
-from headway.worker.outcomes import TaskFailed, raised, returned
+from headway.worker.manifest import manifest, warn_of_durations, warn_of_fair_by, warn_of_threads
+from headway.worker.middleware import call_inside, plain_value
+from headway.worker.outcomes import TaskFailed
 from headway.worker.program_output import OutputWriter
 from headway.worker.recycling import MIB, TOO_LOW, ChildBounds, RunnerUse
 from headway.worker.slot_table import SlotTable, Stop
@@ -164,7 +165,7 @@ class Runner:
                 shown = self._arguments if self._settings.log_args else None
                 self._middlewares = [traces.around_runs(self.worker.worker_id, shown), *self._middlewares]
                 self._simple = False
-            self._warn_of_threads()
+            warn_of_threads(self._app, self._backend.in_force.policy)
             for name, executor in self._executors.items():
                 if tasks := [task.name for task in self._app.tasks.values() if task.executor == name]:
                     await executor.prepare(tasks)
@@ -181,8 +182,8 @@ class Runner:
                 if bounds.jobs:
                     self._claimer.bound(bounds.jobs, self._runs_here)
             self._reserve()
-            self._warn_of_durations()
-            self._warn_of_fair_by()
+            warn_of_durations(self._app, self._backend.in_force.policy)
+            warn_of_fair_by(self._app, self._backend.in_force.policy)
             outage = self._backend.outage
             upkeep = [
                 asyncio.create_task(self._beat()),
@@ -223,7 +224,7 @@ class Runner:
             self.registered = time.monotonic()
             try:
                 self.worker, self.pace = await self._backend.register(
-                    self.worker, self.pace, self._known, reserved=self._reserved_asked
+                    self.worker, self.pace, partial(manifest, self._app), reserved=self._reserved_asked
                 )
             except StoreUnavailable as problem:
                 if not self._has_parent:
@@ -250,19 +251,6 @@ class Runner:
             outage=self._backend.outage,
         )
 
-    def _known(self, policy: Policy) -> AppManifest:
-        """Build the manifest of the app's tasks under a policy."""
-        app = self._app
-        if app.policy is not policy:  # A server's policy applies until the app reads its own store.
-            app.in_force.policy = policy
-        tasks = app.tasks.values()
-        for task in tasks:
-            if (problem := task.problem) is not None:
-                log.warning(LogEvent("worker.task_refused", task=task.name, problem=problem))
-        return AppManifest(
-            [catalogue_entry(task) for task in tasks], {task.name: task.limits for task in tasks}, _crons(app)
-        )
-
     def governed(self, version: int, policy: dict[str, Any] | None = None) -> None:
         """Record the policy version that the parent sends. Without a store, the parent also sends the policy itself."""
         self._governed_version = version
@@ -280,7 +268,7 @@ class Runner:
         await self._backend.refresh_policy()
         if self._followed != self._backend.in_force.version:
             self._reserve()
-            self._warn_of_fair_by()
+            warn_of_fair_by(self._app, self._backend.in_force.policy)
             if self._claimer is not None:
                 self._claimer.wake()
 
@@ -455,7 +443,7 @@ class Runner:
                 job.lease = job.lease._replace(payload=await self._fill_inputs(job))
             if self._simple:
                 value = await self._executors[job.task.executor].call(job)
-                ending = self._returned(job, value)
+                ending = ending_of_value(job, value, self._settings.payload_max)
             else:
                 ending = await self._work(job)
         except BaseException as error:
@@ -484,6 +472,12 @@ class Runner:
         if self._claimer is not None:
             self._claimer.ended(ran, job.slot, below=job.below)
 
+    def _ending(self, job: ActiveJob, error: BaseException) -> Ending | None:
+        return ending_of_error(job, error, self._settings.payload_max)
+
+    def _timed_out(self, job: ActiveJob, ending: Ending | None) -> TimedOut:
+        return ending_of_timeout(job, ending, self._settings.payload_max)
+
     async def _fill_inputs(self, job: ActiveJob) -> bytes:
         """Return a job's arguments with the results of the jobs that it waited for."""
         lease = job.lease
@@ -511,80 +505,11 @@ class Runner:
         if not self._middlewares:
             value = await executor.call(job)
         else:
-            value = await _onion(self._middlewares, job.context, lambda: _plain_value(executor.call(job)))
-        ending = self._returned(job, value)
+            value = await call_inside(self._middlewares, job.context, lambda: plain_value(executor.call(job)))
+        ending = ending_of_value(job, value, self._settings.payload_max)
         if self._app.signals["finish"]:
             await self._signal("finish", job.context, value.value() if isinstance(value, Encoded) else value)
         return ending
-
-    def _returned(self, job: ActiveJob, value: Any) -> Returned:
-        if isinstance(value, Encoded):
-            return Returned(value.payload, value.error)
-        return returned(value, job.task, self._settings.payload_max)
-
-    def _ending(self, job: ActiveJob, error: BaseException) -> Ending | None:
-        if job.stop is Stop.LOST:
-            return None  # The lease is lost, so the store would refuse a report.
-        if isinstance(error, asyncio.CancelledError):
-            if job.stop is Stop.CANCEL:
-                return Stopped()
-            if job.stop is Stop.DRAIN:
-                return Released("drained")
-        ending = raised(error, job.task)
-        if isinstance(ending, Raised) and job.context.kept is not NOTHING:
-            return replace(ending, partial=self._returned(job, job.context.kept).result)
-        return ending
-
-    def _timed_out(self, job: ActiveJob, ending: Ending | None) -> TimedOut:
-        """Return the ending of a job that ran out of time, with the partial result it handed in."""
-        seconds, rule, partial = job.lease.limit_ms / 1_000, job.lease.retry, None
-        if isinstance(ending, Returned) and rule is not None and rule.on_stop == "partial":
-            partial = ending.result  # The task returned after it was asked to stop.
-        elif job.context.kept is not NOTHING:
-            partial = self._returned(job, job.context.kept).result
-        retry = job.task.options.retry
-        error = JobError(
-            "TimeoutError",
-            f"time limit ({seconds:g} s)",
-            retriable=retry is None or not issubclass(TimeoutError, retry.give_up_on),
-        )
-        return TimedOut(error, partial)
-
-    # ------------------------------------------------------------------ lifespan, warnings, signals and logs
-
-    def _warn_of_threads(self) -> None:
-        """Warn of tasks with a time limit or a duration that a thread may not keep."""
-        ladder = self._backend.in_force.policy.ladder
-        threads = [task for task in self._app.tasks.values() if task.executor == "thread"]
-        timed = [task.name for task in threads if task.options.timeout is not None]
-        if timed:
-            hint = (
-                "a thread cannot be stopped: if one ignores ctx.cancelled, its runner is killed after hard_grace, and "
-                "the other jobs there run again; use executor='process'"
-            )
-            log.warning(LogEvent("task.thread_has_timeout", tasks=", ".join(timed), hint=hint))
-        bounded = [task.name for task in threads if rung_index(ladder, task.template.rung) is not None]
-        if bounded:
-            hint = "a thread cannot be stopped: let the task look at ctx.budget, or use executor='process'"
-            log.warning(LogEvent("task.thread_has_duration", tasks=", ".join(bounded), hint=hint))
-
-    def _warn_of_durations(self) -> None:
-        """Log which tasks ask for a duration although the policy has no ladder."""
-        if self._backend.in_force.policy.ladder.rungs:
-            return
-        found = [task.name for task in self._app.tasks.values() if task.options.duration not in (None, INTERACTIVE)]
-        if found:
-            remedy = "add [ladder] to the policy, or remove duration= from these tasks"
-            log.warning(LogEvent("task.duration_ignored", tasks=found, remedy=remedy))
-
-    def _warn_of_fair_by(self) -> None:
-        """Warn of tasks that the policy shares by a parameter which they do not have."""
-        for name, rule in self._backend.in_force.policy.tasks.items():
-            task = self._app.tasks.get(name)
-            if task is not None and rule.fair_by is not None and rule.fair_by not in task.signature.parameters:
-                known = ", ".join(task.signature.parameters) or "none"
-                facts = {"task": name, "fair_by": rule.fair_by, "parameters": known}
-                log.warning(LogEvent("task.fair_by_ignored", **facts))
 
     async def _beat(self) -> None:
         """Write the pulse to the slot table, and stop jobs that have run out of time."""
@@ -641,77 +566,6 @@ class Runner:
         return job.task.show_arguments(job.lease.payload)
 
 
-class WorkerRuntime:
-    """What the contexts of running jobs need of their worker."""
-
-    def __init__(self, app: Headway, backend: Backend) -> None:
-        self.app = app
-        self.steps = backend.steps
-        self.record_step = backend.record_step
-        self.loop: asyncio.AbstractEventLoop | None = None  # The runner's, once it runs.
-        self._read_members = backend.read_members
-        self.read_members = None if backend.read_members is None else self._read_on_loop
-
-    async def _read_on_loop(self, batch_id: BatchId, states: Sequence[State], cursor: str | None) -> MemberPage:
-        """Read on the runner's loop, whose connections to the server belong to it."""
-        if self._read_members is None or self.loop is None:
-            raise RuntimeError("no job runs before its runner")
-        reading = self._read_members(batch_id, states, cursor)
-        if asyncio.get_running_loop() is self.loop:
-            return await reading
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(reading, self.loop))
-
-    def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine on the runner's loop for a task in a thread."""
-        if self.loop is None:
-            raise RuntimeError("no job runs before its runner")
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
-
-
-async def _plain_value(call: Awaitable[Any]) -> Any:
-    """Return the value itself, also when a process has already encoded it."""
-    value = await call
-    return value.value() if isinstance(value, Encoded) and value.error is None else value
-
-
-async def _onion(middlewares: list[Middleware], context: Context, innermost: Callable[[], Awaitable[Any]]) -> Any:
-    """Call the task inside all middlewares. The first middleware is the outermost."""
-
-    async def layer(index: int) -> Any:
-        if index == len(middlewares):
-            return await innermost()
-
-        async def call_next(_: Context | None = None) -> Any:
-            return await layer(index + 1)
-
-        return await middlewares[index](context, call_next)
-
-    return await layer(0)
-
-
-def catalogue_entry(task: Task[Any, Any, Any]) -> TaskEntry:
-    template, options = task.template, task.options
-    unique = options.unique
-    return TaskEntry(
-        name=task.name,
-        lane=template.lane,
-        executor=task.executor,
-        needs=template.needs,
-        fair_by=options.fair_by,
-        persist=template.persist,
-        max_retries=options.max_retries,
-        timeout_ms=None if options.timeout is None else template.timeout_ms,
-        retry=template.retry,
-        duration=options.duration,
-        limits=tuple(limit.rule(task.name) for limit in options.limits),
-        unique=unique is not None,
-        unique_by=tuple(unique.by) if unique is not None and unique.by is not None else None,
-        redact=tuple(options.redact),
-        parameters=task.signature.schema(),
-        doc=(inspect.getdoc(task.fn) or "").partition("\n")[0],
-    )
-
-
 def _addresses(backend: Backend) -> AddressSigner:
     """Return the signer that checks server addresses against the store. A worker without one relies on its server."""
     store = backend.store
@@ -722,14 +576,3 @@ def _addresses(backend: Backend) -> AddressSigner:
         return store
 
     return AddressSigner(opened)
-
-
-def _crons(app: Headway) -> list[CronDocument]:
-    documents = []
-    for entry in app.crons.values():
-        new = app.tasks[entry.task].call_named({}).new
-        job: dict[str, Any] = {name: getattr(new, name) for name in JOB_FIELDS}
-        if entry.overlap == "skip":
-            job["unique_key"] = cron_key(entry.task)
-        documents.append(CronDocument(**asdict(entry), **job))
-    return documents

@@ -25,7 +25,8 @@ from headway.observability.logs import configure_logs
 from headway.runtime.fast_loop import run_on_fast_loop
 from headway.stores.open import mask
 from headway.worker.autoreload import run_reloading
-from headway.worker.parent import CannotStart, Parent
+from headway.worker.parent import Parent
+from headway.worker.runner_process import CannotStart
 
 if TYPE_CHECKING:
     from headway.stores.base import Store
