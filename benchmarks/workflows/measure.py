@@ -17,7 +17,8 @@ SHAPES = {
     "chain": "chains of 100",
     "dag": "a random graph",
 }
-JOBS, QUICK = 10_000, 4_000
+JOBS = 10_000  # Jobs of one graph.
+GRAPHS, QUICK = 4, 1  # Graphs that one measurement runs: what a process does once weighs less, and noise too.
 PATIENCE = 120.0  # Seconds for one graph.
 LEASE_MS = 600_000
 PEERS = {  # Peers with a shape of their own, and how many jobs last for a few seconds there.
@@ -30,17 +31,17 @@ PEERS = {  # Peers with a shape of their own, and how many jobs last for a few s
 def measure_workflows(run: Run) -> None:
     """Run each graph in each round, so that a slow moment of the machine meets all alike. The cheapest round counts."""
     found = run.others.setdefault("workflows", {store: {} for store in run.places})
-    count = QUICK if run.quick else JOBS
+    graphs = QUICK if run.quick else GRAPHS
     for number in range(1 if run.quick else 3):
         for store, costs in found.items():
             for shape in SHAPES:
                 contender = Contender(f"workflows {shape}", "benchmarks.workflows.app", store, 0)
-                _keep(run, costs, shape, contender, count, number)
+                _keep(run, costs, shape, contender, JOBS, number, graphs)
     for store, costs in found.items():
         for shape in SHAPES:
             _compare(costs, shape, "plain")
         try:
-            costs["longest"] = {"longest_ms": longest_verbs(run.places[store], count)}
+            costs["longest"] = {"longest_ms": longest_verbs(run.places[store], JOBS)}
         except Exception as problem:
             costs["longest"] = {"failed": f"{problem}"}
     for peer in (contender for contender in run.contenders if contender.name in PEERS):
@@ -57,9 +58,11 @@ def _compare(costs: Figures, shape: str, plain: str) -> None:
         costs[shape]["ratio"] = costs[shape]["us"] / costs[plain]["us"]
 
 
-def _keep(run: Run, costs: Figures, shape: str, contender: Contender, count: int, number: int) -> None:
+def _keep(
+    run: Run, costs: Figures, shape: str, contender: Contender, count: int, number: int, graphs: int = 1
+) -> None:
     try:
-        cost = _cost(run, contender, shape.rpartition(" ")[2], count)
+        cost = _cost(run, contender, shape.rpartition(" ")[2], count, graphs)
     except Exception as problem:
         run.say(f"workflows: {shape} on {contender.store} failed: {problem}")
         costs.setdefault(shape, {"failed": " ".join(f"{problem}".split())[:300]})
@@ -68,17 +71,19 @@ def _keep(run: Run, costs: Figures, shape: str, contender: Contender, count: int
     costs[shape] = min(costs.get(shape, cost), cost, key=lambda cost: cost.get("us", float("inf")))
 
 
-def _cost(run: Run, contender: Contender, shape: str, count: int) -> Figures:
+def _cost(run: Run, contender: Contender, shape: str, count: int, graphs: int) -> Figures:
+    jobs = count * graphs
     with run.stand(contender) as stand:
-        asked = stand.ask("call", name=shape, count=count, patience=PATIENCE)
+        submit_seconds = 0.0
+        for _ in range(graphs):
+            submit_seconds += stand.ask("call", name=shape, count=count, patience=PATIENCE)["cpu_seconds"]
         stand.place.settle()
         stand.start_worker("drain", HEADWAY_LOG_LEVEL="warning")
         stand.need(stand.all_at_work, "the worker runs jobs")
-        found = timed(stand, upto=count, seconds=PATIENCE)
-        if stand.done() < count:
-            raise RuntimeError(f"{count - stand.done():,} of {count:,} jobs never ran")
-    submit_us = asked["cpu_seconds"] / count * 1e6
-    return found | {"us": found["worker_us"] + found["store_us"], "submit_us": submit_us}
+        found = timed(stand, upto=jobs, seconds=PATIENCE)
+        if stand.done() < jobs:
+            raise RuntimeError(f"{jobs - stand.done():,} of {jobs:,} jobs never ran")
+    return found | {"us": found["worker_us"] + found["store_us"], "submit_us": submit_seconds / jobs * 1e6}
 
 
 def lines(figures: dict[str, dict[str, Any]]) -> Iterator[str]:

@@ -5,8 +5,10 @@
 SELECT b.batch_id, b.seq, b.name, b.key, b.tenant, b.open, b.total, b.live, b.children, b.held, b.completed, b.failed,
        b.cancelled, b.failing, b.round, b.created_at, b.cancel_at, b.finished_at,
        (SELECT p.batch_id FROM {schema}.batch p WHERE p.seq = b.parent_seq) AS parent,
-       (SELECT count(*) FROM {schema}.lease l WHERE l.batch_seq = b.seq) AS running
+       coalesce(r.running, 0) AS running
   FROM {schema}.batch b
+  LEFT JOIN (SELECT l.batch_seq, count(*) AS running FROM {schema}.lease l WHERE l.batch_seq IS NOT NULL
+              GROUP BY l.batch_seq) r ON r.batch_seq = b.seq
 
 -- part: edges_into
 -- The edges of a dependant, with their sources as they are now. A source that was pruned counts by its edge.
