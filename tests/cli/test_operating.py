@@ -168,6 +168,8 @@ def test_migrate_reports_what_it_does(cli: Cli) -> None:
             ["stats", "a"], 2, "headway stats does not take the argument 'a' (headway stats --help", id="more"
         ),
         pytest.param(["stats", "--store", "mysql://x"], 2, "unknown store 'mysql'", id="unknown store"),
+        pytest.param(["status"], 2, "headway status needs ID (headway status --help", id="no id"),
+        pytest.param(["scale"], 2, "headway scale needs --lane (headway scale --help", id="no option"),
         pytest.param(["dlq", "replay"], 2, "or give --all", id="replay nothing"),
     ],
 )

@@ -100,7 +100,7 @@ def test_check_tells_all_that_is_wrong_at_once(cli: Cli) -> None:
     "arguments, code, message",
     [
         pytest.param(["check", "none.toml"], 2, "none.toml cannot be read", id="no file"),
-        pytest.param(["check"], 2, "FILE requires an argument", id="none named"),
+        pytest.param(["check"], 2, "headway policy check needs FILE (headway policy check --help", id="none named"),
         pytest.param(["check", "policy.toml", "--slots", "0"], 2, "must be at least 1", id="no slots"),
         pytest.param(["show", "--history", "--version", "1"], 2, "not both", id="two wishes"),
         pytest.param(["show", "--version", "7"], 2, "no policy version 7 (versions: none yet)", id="no version"),

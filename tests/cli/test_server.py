@@ -162,7 +162,17 @@ def test_without_a_good_token_nothing_is_told(served: Served) -> None:
     wrong = served.call("jobs", token=f"hw_0123456789_{'x' * 43}", code=1)
     assert "[unauthenticated]" in wrong.err
     assert "xxx" not in wrong.err
+    assert "set HEADWAY_TOKEN" in wrong.err
     assert "[unauthenticated]" in served.call("jobs", code=1).err
+
+
+def test_a_worker_whose_token_is_refused_says_so_in_one_line(served: Served) -> None:
+    wrong, narrow = f"hw_0123456789_{'x' * 43}", served.token("read")
+    for token, reason in ((wrong, "set HEADWAY_TOKEN"), (narrow, "a token with the scope worker")):
+        ran = served.cli.run("worker", "headway.demo:app", "--server", served.url, code=3, HEADWAY_TOKEN=token)
+        assert reason in ran.err
+        assert ran.err.startswith(f"error: {served.url}: ")
+        assert ran.err.count("\n") == 1
 
 
 def test_a_token_of_one_tenant_may_submit_but_not_operate(served: Served) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 
 from cyclopts import App, CoercionError, CycloptsError, Group, Parameter, UnknownCommandError, UnusedCliTokensError
-from cyclopts.exceptions import UnknownOptionError
+from cyclopts.exceptions import MissingArgumentError, UnknownOptionError
 
 from headway.cli.help import OPTIONS, usage
 from headway.cli.render import clean
@@ -181,6 +181,8 @@ def _usage_error(problem: CycloptsError) -> str:
     if isinstance(problem, CoercionError) and problem.token is not None and problem.target_type in _NUMBERS:
         name = problem.token.keyword or "the argument"
         return f"{name} must be a {_NUMBERS[problem.target_type]}, got {problem.token.value!r}"
+    if isinstance(problem, MissingArgumentError) and problem.argument is not None and not problem.argument.tokens:
+        return f"{path} needs {problem.argument.name} ({path} --help shows an example)"
     problem.verbose = False
     return str(problem)
 

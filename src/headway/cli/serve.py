@@ -45,9 +45,12 @@ class HttpFlags:
         int | None, option("Port to listen at (8000); 0 for any free one.", "PORT", validator=Number(gte=0, lte=65_535))
     ] = None
     allow_host: Annotated[
-        tuple[str, ...], option("Another host name that the server accepts while there are no tokens.", "NAME")
+        tuple[str, ...],
+        option("Another host name that the server accepts while there are no tokens.", "NAME", show_default=False),
     ] = ()
-    allow_origin: Annotated[tuple[str, ...], option("A site whose pages may open its WebSockets.", "ORIGIN")] = ()
+    allow_origin: Annotated[
+        tuple[str, ...], option("A site whose pages may open its WebSockets.", "ORIGIN", show_default=False)
+    ] = ()
     ssl_certfile: Annotated[str | None, option("Certificate, for https.", "FILE")] = None
     ssl_keyfile: Annotated[str | None, option("The certificate's key.", "FILE")] = None
 
@@ -80,7 +83,9 @@ def serve(
         str | None, option("Address of the store; else HEADWAY_STORE or sqlite:///headway.db.", "URL")
     ] = None,
     namespace: Annotated[str | None, option("Namespace of an app in a shared store.", "NAME")] = None,
-    log: Annotated[Literal["console", "json"] | None, option("How log lines look.")] = None,
+    log: Annotated[
+        Literal["console", "json"] | None, option("Format of log lines; else console on a terminal, json elsewhere.")
+    ] = None,
     log_level: LogLevel = "info",
 ) -> None:
     """Serve the HTTP interface for clients, operators and HTTP workers.

@@ -74,7 +74,9 @@ def simulate(
     scale: Annotated[float, option("This many times the arrivals.", validator=Number(gt=0, lte=100))] = 1.0,
     seeds: Annotated[
         int | None,
-        option("Replay with this many seeds; else 5 for --model and --now, and 1.", validator=Number(gte=1, lte=100)),
+        option(
+            "Replay with this many seeds; else 5 with --model and --now, 1 otherwise.", validator=Number(gte=1, lte=100)
+        ),
     ] = None,
     by: Annotated[list[By] | None, option("A table by lane, tenant, task or duration; may be repeated.")] = None,
     fail_if: Annotated[

@@ -48,7 +48,10 @@ async def record_jobs(operator: Operator, span_ms: int) -> Trace:
     if not len(recording):
         out = ", ".join(f"{count:,} {why}" for why, count in recording.left_out.items())
         why = f" ({out})" if out else ""
-        raise ConfigError(f"no job that was submitted in the last {span_ms // 1_000:,} s has ended{why}")
+        raise ConfigError(
+            f"no job that was submitted in the last {span_ms // 1_000:,} s has ended{why}; "
+            "choose a longer time with --recorded 7d, or replay a file with --trace or --model"
+        )
     workers = (await operator.stats()).workers
     declared = await operator.declared_limits(current.policy) if isinstance(operator, StoreOperator) else {}
     return recording.trace(workers, declared)

@@ -99,7 +99,9 @@ class WorkerFlags:
     ] = None
     store: StoreUrl = None
     namespace: Annotated[str | None, option("Namespace of an app in a shared store.", "NAME")] = None
-    log: Annotated[Literal["console", "json"] | None, option("How log lines look; else as suits where they go.")] = None
+    log: Annotated[
+        Literal["console", "json"] | None, option("Format of log lines; else console on a terminal, json elsewhere.")
+    ] = None
 
     def overrides(self, **more: str | None) -> dict[str, Any]:
         """Return what was set on the command line. Raises ``ConfigError`` for what cannot be read."""

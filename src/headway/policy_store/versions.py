@@ -61,7 +61,8 @@ def load_policy(path: Path) -> Policy:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
-        raise PolicyError(f"{path} cannot be read: {problem}", where=str(path)) from problem
+        what = problem.strerror if isinstance(problem, OSError) else problem
+        raise PolicyError(f"{path} cannot be read: {what}", where=str(path)) from problem
     problems: list[str] = []
     for read in _READERS.get(path.suffix.lower(), (tomllib.loads, json.loads)):
         try:

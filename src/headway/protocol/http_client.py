@@ -267,4 +267,6 @@ def _refusal(answer: _HttpReply, address: ServerAddress) -> HeadwayError:
         return WorkerUnknown(detail)
     if answer.status >= 500 or answer.status in _PASSING:
         return ServerUnavailable(f"{address}: {detail} [{code}]", status=answer.status)
+    if code == "unauthenticated":
+        detail += "; set HEADWAY_TOKEN to a token from `headway token create`"
     return ServerRefused(f"{address}: {detail}", code=code, status=answer.status)

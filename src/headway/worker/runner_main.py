@@ -18,7 +18,7 @@ from functools import partial
 from headway.client.app import Headway
 from headway.client.context import job_facts
 from headway.client.loading import load_app, policy_file
-from headway.core.errors import HeadwayError, StoreUnavailable
+from headway.core.errors import HeadwayError, ServerRefused, StoreUnavailable
 from headway.core.job import PAYLOAD_VERSION
 from headway.core.log_event import LogEvent
 from headway.core.policy.writer import policy_data
@@ -92,6 +92,8 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
     watching = threading.Thread(target=_end_in_time, args=(runner, slot_table), name="headway-lease", daemon=True)
     try:
         await runner.run(ready=ready)
+    except ServerRefused as problem:
+        return await _fail(channel, control.RunnerFailed(str(problem)))
     except Exception as problem:
         return await _fail(
             channel, control.RunnerFailed(f"{type(problem).__name__}: {problem}", traceback.format_exc())
