@@ -39,6 +39,17 @@ def test_the_example_file_works(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("5\n", 0), done.stderr
 
 
+def test_the_examples_of_the_api_reference_are_one_program(tmp_path: Path) -> None:
+    program = "".join(python_blocks("docs/reference/api.md"))
+    (tmp_path / "program.py").write_text(program)
+    done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.splitlines()
+    shown = re.findall(r"print\(.*\) +# (.+)$", program, re.MULTILINE)
+    assert len(shown) == 4
+    assert [line for line in printed if line in shown] == shown
+
+
 PAGES = [
     "README.md",
     "docs/start/first-job.md",

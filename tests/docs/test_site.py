@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import headway
+from headway import errors, testing
 from headway.version import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -50,8 +52,10 @@ def test_the_site_has_search_versions_and_the_public_names(site: Path) -> None:
     version = ".".join(__version__.split(".")[:2])
     assert f"<strong>{version}</strong>" in (site / "index.html").read_text()
     reference = (site / "reference" / "api.html").read_text()
-    for name in ("Headway", "Worker", "Limit", "Batch", "Job", "StoreUnavailable"):
-        assert f'id="headway.{name}"' in reference, name
+    exported = {name: module for module in (errors, testing, headway) for name in module.__all__ if name[0] != "_"}
+    for name, module in exported.items():
+        places = {f'id="{module.__name__}.{name}"', f'id="headway.errors.{name}"'}
+        assert any(place in reference for place in places), name
 
 
 def test_programs_find_the_text_of_every_page(site: Path) -> None:
@@ -59,3 +63,12 @@ def test_programs_find_the_text_of_every_page(site: Path) -> None:
     assert sorted(listed) == [f"{page}.md" for page in PAGES if str(page) != "index"]
     for page in listed:
         assert (site / page).read_text() == (ROOT / "docs" / page).read_text()
+
+
+def test_the_list_for_programs_says_in_a_sentence_what_each_page_is_about(site: Path) -> None:
+    text = (site / "llms.txt").read_text()
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == re.findall(
+        r"^:caption: (.+)$", (ROOT / "docs" / "index.md").read_text(), re.MULTILINE
+    )
+    for line in re.findall(r"^- .+$", text, re.MULTILINE):
+        assert re.search(r"\.md\): [A-Z`](?:\S* ){3,}.*[.:?]$", line), line

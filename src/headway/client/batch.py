@@ -72,6 +72,7 @@ class BatchStatus:
 
     @property
     def ended(self) -> bool:
+        """Whether all members have ended and no more can be added."""
         return self.status not in ("open", "running")
 
 
@@ -164,6 +165,7 @@ class Batch(Generic[R]):
 
     @property
     def id(self) -> BatchId:
+        """The id of the batch. Raises ``ConfigError`` before the ``with`` block has begun."""
         if self._id is None:
             raise ConfigError("this batch does not exist yet; write `with app.batch(…) as batch:`")
         return self._id

@@ -112,14 +112,17 @@ class Context:
 
     @property
     def job_id(self) -> str:
+        """The id of the job."""
         return self._lease.job_id
 
     @property
     def task(self) -> str:
+        """The name of the task."""
         return self._lease.task
 
     @property
     def lane(self) -> str:
+        """The lane in which the job waited."""
         return self._lease.lane
 
     @property
@@ -144,10 +147,12 @@ class Context:
 
     @property
     def tenant(self) -> str | None:
+        """The tenant of the job, if it has one."""
         return self._lease.tenant
 
     @property
     def trace_id(self) -> str:
+        """The trace id of the job, which its log lines carry."""
         return trace_of(self._lease)
 
     @property
