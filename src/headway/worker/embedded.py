@@ -100,6 +100,10 @@ class Worker:
             await self._leave()
             await self._task
 
+    def make_backend(self, store: Store) -> StoreBackend:
+        """Return the connection of this worker to the store. Override it to use a backend of your own."""
+        return StoreBackend(store, self._app.in_force, file=policy_file(self._app))
+
     @property
     def worker_id(self) -> str:
         """The name by which the store knows this worker."""
@@ -132,7 +136,7 @@ class Worker:
     async def _live(self, store: Store, ready: asyncio.Event | None) -> None:
         settings = self._app.settings
         slot_table = SlotTable.create(settings.slots)
-        backend = StoreBackend(store, self._app.in_force, file=policy_file(self._app))
+        backend = self.make_backend(store)
         self._runner = runner = Runner(
             self._app,
             backend,
