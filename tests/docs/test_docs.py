@@ -19,6 +19,15 @@ from headway.worker.backend import base as backend_base
 ROOT = Path(__file__).parents[2]
 
 
+CLI = ROOT / "src" / "headway" / "cli"
+# Values of options that are ordinary words, and a verb of HTTP.
+PLAIN = {
+    "APP", "CHOICE", "CONDITION", "CURSOR", "DIR", "FILE", "HOST", "IDS", "INT", "ISO", "JSON", "KEY", "LENGTH",
+    "LEVEL", "MIB", "MODE", "NAME", "NAMES", "NUMBER", "ORIGIN", "PORT", "POST", "PROJ", "REASON", "SECONDS", "STATUS",
+    "STEPS", "STR", "TEXT", "TIME", "URL", "WHAT",
+}  # fmt: skip
+
+
 def python_blocks(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
@@ -167,3 +176,17 @@ def test_the_example_of_an_own_backend_prints_what_the_page_shows(tmp_path: Path
     done = subprocess.run([sys.executable, "own.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.returncode) == ("localhost is there True\n", 0), done.stderr
     assert f"```\n{done.stdout}```" in (ROOT / page).read_text()
+
+
+def test_the_glossary_has_the_words_of_the_commands_and_of_the_dashboard() -> None:
+    glossary = (ROOT / "docs" / "reference" / "glossary.md").read_text().lower()
+    defined = re.findall(r"\*{1,2}([\w ]+)\*{1,2}", glossary)
+    values = {found for file in CLI.glob("*.py") for found in re.findall(r'", "([A-Z]{3,})"[,)]', file.read_text())}
+    assert {"LANE", "TENANT", "RUNG", "SCOPE", "WORKER", "SEARCH"} <= values
+    assert {word for word in values - PLAIN if not any(word.lower() in one for one in defined)} == set()
+    pages = (ROOT / "docs" / "how-to" / "dashboard.md").read_text().partition("## The pages")[2].partition("##")[0]
+    named = re.findall(r"^\| ([A-Z][\w ]*) \|", pages, re.MULTILINE)
+    assert {"Tenants", "Limits", "Crons", "Batches"} <= set(named)
+    for page in set(named) - {"Now", "System"}:
+        word = page.lower().removesuffix("es" if page == "Batches" else "s")
+        assert any(word in one for one in defined), page
