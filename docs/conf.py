@@ -26,6 +26,7 @@ SOURCES = f"{PROJECT['urls']['Source']}/blob/main/"
 
 project = "Headway"
 author = "The Headway authors"
+copyright = author
 release = __version__
 version = ".".join(release.split(".")[:2])
 language = "en"
