@@ -170,6 +170,21 @@ def test_the_example_of_an_own_store_works(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("localhost is there\n", 0), done.stderr
 
 
+def test_the_commands_work_on_the_example_of_an_own_address(tmp_path: Path) -> None:
+    for block in python_blocks("docs/how-to/write-a-store.md")[1:]:
+        (tmp_path / block.splitlines()[0].removeprefix("# ")).write_text(block)
+    words = [sys.executable, "own.py"]
+    worker = subprocess.Popen([*words, "worker", "shop:app"], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    try:
+        submit = [*words, "submit", "shop.ping", "host=localhost", "--app", "shop:app", "--wait"]
+        done = subprocess.run(submit, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert done.stdout.splitlines()[1:] == ['"localhost is there"'], done.stderr
+        assert (tmp_path / "own.db").exists()
+    finally:
+        worker.terminate()
+        worker.wait(60)
+
+
 def test_the_example_of_an_own_backend_prints_what_the_page_shows(tmp_path: Path) -> None:
     page = "docs/how-to/write-a-worker-backend.md"
     (tmp_path / "own.py").write_text(python_blocks(page)[0])
