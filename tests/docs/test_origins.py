@@ -112,7 +112,7 @@ def _is_ready(client: httpx.Client) -> bool:
         ("R2.36", "ioqueue", "`IOQUEUE_MEMORY_BLPOP_TIMEOUT_SEC` has no effect"),
         ("R2.63", "ioqueue", "without comparing the arguments again"),
         ("R2.65", "ioqueue", "no mode that runs transient jobs at least once"),
-        ("R2.70", "ioqueue", "go by age, not by count"),
+        ("R2.70", "ioqueue", "and a maximum number if you want one"),
         ("R3.44", "duration-queue", "A client gets no backend address"),
         ("R3.53", "duration-queue", "Records do not expire after 600 seconds"),
         ("R3.61", "duration-queue", "Records are kept after the end"),
