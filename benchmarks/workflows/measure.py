@@ -58,9 +58,7 @@ def _compare(costs: Figures, shape: str, plain: str) -> None:
         costs[shape]["ratio"] = costs[shape]["us"] / costs[plain]["us"]
 
 
-def _keep(
-    run: Run, costs: Figures, shape: str, contender: Contender, count: int, number: int, graphs: int = 1
-) -> None:
+def _keep(run: Run, costs: Figures, shape: str, contender: Contender, count: int, number: int, graphs: int = 1) -> None:
     try:
         cost = _cost(run, contender, shape.rpartition(" ")[2], count, graphs)
     except Exception as problem:

@@ -21,8 +21,8 @@ BEGIN
   c_kind := NULL;
   c_count := NULL;
   FOR batch IN
-    SELECT c.*, b.open, b.live AS was_live, b.failed AS was_failed, b.cancelled AS was_cancelled, b.failing, b.cancel_at,
-           b.finished_at, b.parent_seq
+    SELECT c.*, b.open, b.live AS was_live, b.failed AS was_failed, b.cancelled AS was_cancelled, b.failing,
+           b.cancel_at, b.finished_at, b.parent_seq
       FROM (SELECT c.batch AS seq,
                    coalesce(sum(c.count) FILTER (WHERE c.kind = 'live'), 0)::int AS live,
                    coalesce(sum(c.count) FILTER (WHERE c.kind = 'children'), 0)::int AS children,
