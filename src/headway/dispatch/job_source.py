@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from headway.core.errors import StoreError
 from headway.core.lease import TOKEN_BYTES, Lease, Report
-from headway.core.policy.lanes import ShareClocks, make_room, plan
+from headway.core.policy.lanes import make_room
+from headway.core.policy.planner import Planner
 from headway.core.policy.retry import Ending, Released, judge
 from headway.core.snapshot import Plan, Snapshot
 from headway.core.worker import WorkerState, serves
@@ -71,7 +72,7 @@ class StoreJobSource:
         self._in_force = in_force
         self._durations = durations or TaskCosts()
         self._recorder = recorder or MetricsRecorder()
-        self._clocks = ShareClocks(offset)
+        self._planner = Planner(offset)
         self._worker_id = worker_id
         self._take_handed = store.abilities.handed if confirm > 0 else None
         self._confirm_ms = int(confirm * 1_000)
@@ -86,8 +87,6 @@ class StoreJobSource:
         self._asked = -1.0  # When this worker last asked for jobs,
         self._waits_for: tuple[str, ...] | None = None  # of these lanes (None: any),
         self._waits = False  # and whether the store wakes it for them.
-        self._planned_for: tuple[object, ...] = ()  # What the last plan was made from,
-        self._planned = Plan()  # and the plan.
         self._runs: Sequence[tuple[Lease, float]] = ()  # Finished runs of the request that are not recorded yet.
         self._unrecorded: Callable[[], None] | None = None  # Records the last exchange that returned jobs.
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -177,15 +176,9 @@ class StoreJobSource:
         return result
 
     def _plan(self, free: int, free_below: int) -> Plan:
-        """Return the plan for the free slots. A plan for a single class depends on no clock and is used again."""
-        snapshot, policy = self._snapshot, self._in_force.policy
-        planned_for = (snapshot, policy, self._offers, free, free_below)
-        if len(snapshot.classes) > 1 or planned_for != self._planned_for:
-            made = plan(
-                snapshot, free=free, free_below=free_below, offers=self._offers, policy=policy, clocks=self._clocks
-            )
-            self._planned_for, self._planned = planned_for, made._replace(known=len(snapshot.classes))
-        return self._planned
+        return self._planner.plan(
+            self._snapshot, free=free, free_below=free_below, offers=self._offers, policy=self._in_force.policy
+        )
 
     def offer_learned(self, learn: Callable[[str], bool]) -> None:
         """Also serve jobs of tasks that other workers did not know, if ``learn`` finds the task by its name."""
@@ -234,7 +227,7 @@ class StoreJobSource:
         if len(self._snapshot.classes) > 1:  # A single class has no other to share with.
             for lease in leases:
                 expected = self._durations.expected(lease.task)
-                self._clocks.charge(self._in_force.policy, lease.class_key, expected)
+                self._planner.clocks.charge(self._in_force.policy, lease.class_key, expected)
 
     async def _rests(self, lanes: tuple[str, ...] | None) -> bool:
         """Return whether the queue is still empty, so that no exchange is needed."""
@@ -350,7 +343,7 @@ class StoreJobSource:
         if len(self._snapshot.classes) > 1:
             for lease, seconds in runs:
                 over = seconds - self._durations.expected(lease.task)
-                self._clocks.correct(self._in_force.policy, lease.class_key, min(over, DEBT_MAX))
+                self._planner.clocks.correct(self._in_force.policy, lease.class_key, min(over, DEBT_MAX))
 
     def _note(self, runs: Sequence[tuple[Lease, float]]) -> None:
         self._durations.ended(runs)

@@ -40,6 +40,10 @@ class ShareClocks:
         step = shares.usual(key)
         return Sharer(key, shares.tag(key, step), step, most)
 
+    def catch_up(self) -> None:
+        """Move the clock of the lanes to the end of all claims that are recorded, as a plan does for several lanes."""
+        self._lanes.catch_up()
+
     def charge(self, policy: Policy, key: ClassKey, seconds: float) -> None:
         """Record a claim with its expected seconds."""
         self._lanes.charge(key.lane, seconds, lane_of(policy, key.lane).weight)
@@ -51,7 +55,10 @@ class ShareClocks:
         self._shares(key.lane).correct(key, seconds)
 
     def _shares(self, lane: str) -> Shares[ClassKey]:
-        return self._classes.setdefault(lane, Shares(self._offset))
+        shares = self._classes.get(lane)
+        if shares is None:
+            shares = self._classes[lane] = Shares(self._offset)
+        return shares
 
 
 @dataclass(slots=True)

@@ -39,8 +39,12 @@ class Shares(Generic[N]):
 
     def tag(self, name: N, step: float) -> float:
         """Return the tag of a sharer. A sharer that was idle comes back at the clock and has saved up no credit."""
-        self._clock = self._reached
+        self.catch_up()
         return self._start(name, step)
+
+    def catch_up(self) -> None:
+        """Move the clock to the end of all turns that are recorded."""
+        self._clock = self._reached
 
     def charge(self, name: N, seconds: float, weight: float = 1.0) -> None:
         """Record a turn of a sharer. Turns that were shared out together may be recorded in any order."""
