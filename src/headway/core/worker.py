@@ -40,4 +40,4 @@ class WorkerInfo:
 
 def serves(needs: tuple[str, ...], offers: frozenset[str]) -> bool:
     """Return whether a worker with these offers may run jobs with these needs."""
-    return all(need in offers or (need.startswith(TASK) and ANY_TASK in offers) for need in needs)
+    return not needs or all(need in offers or (need.startswith(TASK) and ANY_TASK in offers) for need in needs)

@@ -549,14 +549,18 @@ class Abilities:
     quiet: Callable[[int], Awaitable[bool]] | None = None
 
 
+_QUEUED = State.QUEUED  # Looked up once, since Python 3.11 searches for an enum's member and its value each time.
+_NAMES = {state: state.value for state in State}
+
+
 def counted_as(report: Report) -> str:
     """Return the name under which the totals of a store count a report.
 
     A job that goes back to the queue was ``retried`` if its attempt failed, ``snoozed`` if the task asked to run later,
     and ``released`` if its worker gave it back.
     """
-    if report.state is not State.QUEUED:
-        return report.state.value
+    if report.state is not _QUEUED:
+        return _NAMES[report.state]
     if report.error is not None:
         return "retried"
     return "released" if report.front else "snoozed"

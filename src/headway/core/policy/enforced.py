@@ -161,6 +161,7 @@ class RuleIndex:
         self.ladder = Ladder(rules.rungs)
         self._by_task: dict[str, tuple[tuple[str, LimitRule], ...]] = {}
         self._by_job: dict[tuple[str, str | None, tuple[str, ...]], tuple[tuple[str, LimitRule], ...]] = {}
+        self._blocks_no_class = not (rules.paused.everything or rules.paused.lanes or rules.rungs)
         # Whether only counters chosen by a job's arguments can hold it back.
         self.has_no_limits = not (rules.limits or rules.paused.tasks or rules.paused.tenants)
 
@@ -223,6 +224,8 @@ class RuleIndex:
 
     def blocked_reason(self, lane: str, rung: str | None, running: RunningJobs | None) -> str | None:
         """Return why no job of a lane and rung can start on any worker, or None."""
+        if self._blocks_no_class:
+            return None
         if self.lane_paused(lane):
             return "paused"
         if not self.ladder.rungs:

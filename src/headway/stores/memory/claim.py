@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headway.core.job import ClassKey, JobId, State, check_move
 from headway.core.lease import Lease, ReportStatus
-from headway.core.policy.ladder import fit_rung
+from headway.core.policy.ladder import counts_on, fit_rung
 from headway.core.policy.wait_reasons import blocked_queue_reason
 from headway.core.snapshot import Plan, PlanWalk, Take
 from headway.core.worker import WorkerInfo, WorkerState
@@ -13,7 +13,7 @@ from headway.runtime.immediate import run_now
 from headway.stores.base import LEASE_CHANNEL, Exchange, ExchangeReply
 from headway.stores.claim_loop import claim_class, claim_takes
 from headway.stores.memory import finish
-from headway.stores.memory.limits import block, full_key, hold, pool_room, running_jobs, use_rates
+from headway.stores.memory.limits import LimitKeys, block, full_key, hold, keys_of, pool_room, running_jobs, use_rates
 from headway.stores.memory.ordering import leave_queue, promote_due
 from headway.stores.memory.query import snapshot
 from headway.stores.memory.queue import ClassQueue
@@ -21,16 +21,19 @@ from headway.stores.memory.record import StoredJob, lease_of, transient_lease
 from headway.stores.memory.state import MemoryState
 from headway.stores.memory.workflow import settle_edges
 
+# Looked up once, since Python 3.11 searches for an enum's member each time.
+_ACTIVE, _OK, _EXECUTING = WorkerState.ACTIVE, ReportStatus.OK, State.EXECUTING
+
 
 def exchange(state: MemoryState, request: Exchange) -> ExchangeReply:
     refused: list[tuple[JobId, ReportStatus]] = []
     for report in request.finished:
         status = finish.finish(state, report)
-        if status is not ReportStatus.OK:
+        if status is not _OK:
             refused.append((report.job_id, status))
     for note in request.progress:
         record = state.jobs.get(note.job_id)
-        if record and record.state is State.EXECUTING and record.token == note.token:
+        if record and record.state is _EXECUTING and record.token == note.token:
             record.progress, record.note = note.fraction, note.note
     settle_edges(state)
     promote_due(state)
@@ -38,16 +41,16 @@ def exchange(state: MemoryState, request: Exchange) -> ExchangeReply:
     outdated = _outdated(state, request.plan)
     leases: list[Lease] = []
     more = False
-    if worker is not None and worker.state is WorkerState.ACTIVE and worker.lease_ends_at <= state.now_at:
+    if worker is not None and worker.state is _ACTIVE and worker.lease_ends_at <= state.now_at:
         # The worker is alive, so the clock has stepped forward: make it renew its leases.
         state.notify(worker.worker_id + LEASE_CHANNEL)
     if not outdated and worker is not None and request.plan is not None and worker.lease_ends_at > state.now_at:
         leases, more = _claim(state, worker, request.claim_id, request.plan)
         _note_waiting(state, worker, request, got_nothing=not leases and not more)
     more = settle_edges(state) or more
-    state.changed += [report.job_id for report in request.finished]
-    state.changed += [lease.job_id for lease in leases]
-    state.changed += [note.job_id for note in request.progress]
+    for changes in (request.finished, leases, request.progress):
+        if changes:
+            state.changed += [change.job_id for change in changes]
     state.settle(but=request.worker_id)
     view = snapshot(state) if request.want_snapshot or outdated else None
     worker_state = worker.state if worker else WorkerState.DEAD
@@ -56,7 +59,7 @@ def exchange(state: MemoryState, request: Exchange) -> ExchangeReply:
 
 def _note_waiting(state: MemoryState, worker: WorkerInfo, request: Exchange, *, got_nothing: bool) -> None:
     """Register a worker that got no job as waiting. A worker that waits already keeps its turn."""
-    waits = request.wait and got_nothing and worker.state is WorkerState.ACTIVE
+    waits = request.wait and got_nothing and worker.state is _ACTIVE
     before = state.waiting.get(worker.worker_id, ("", ""))
     if not waits or before != request.wait_lanes:
         state.waiting.pop(worker.worker_id, None)
@@ -71,7 +74,7 @@ def _outdated(state: MemoryState, plan: Plan | None) -> bool:
 
 def _claim(state: MemoryState, worker: WorkerInfo, claim_id: bytes, plan: Plan) -> tuple[list[Lease], bool]:
     """Return the leases of a claim, and whether a take stopped early because it skipped too many jobs."""
-    if worker.state is not WorkerState.ACTIVE:
+    if worker.state is not _ACTIVE:
         return [], False
     if state.claims.get(worker.worker_id) == claim_id:
         mine = state.leased(worker.worker_id)
@@ -81,7 +84,10 @@ def _claim(state: MemoryState, worker: WorkerInfo, claim_id: bytes, plan: Plan) 
     async def take_jobs(take: Take, want: int) -> tuple[list[Lease], bool]:
         if not take.key.persist:
             return _take_transient(state, take.key, want, worker), False
-        return await claim_class(_WaitingRecords(state, take.key, worker, claim_id), take, want, state.now_at)
+        queue = state.queues.get(take.key)
+        if queue is None or queue.first(state.now_at) is None:
+            return [], False
+        return await claim_class(_WaitingRecords(state, take.key, queue, worker, claim_id), take, want, state.now_at)
 
     leases, more = run_now(claim_takes(plan, walk, state.rule_index, take_jobs))
     state.count("claimed", len(leases))
@@ -95,11 +101,12 @@ def _claim(state: MemoryState, worker: WorkerInfo, claim_id: bytes, plan: Plan) 
 class _WaitingRecords:
     """The waiting jobs of a class, from the front of its queue and its open blocked queues."""
 
-    on_ladder = True
-
-    def __init__(self, state: MemoryState, key: ClassKey, worker: WorkerInfo, claim_id: bytes) -> None:
+    def __init__(
+        self, state: MemoryState, key: ClassKey, queue: ClassQueue, worker: WorkerInfo, claim_id: bytes
+    ) -> None:
+        self.on_ladder = counts_on(state.rule_index.ladder, key.rung)
         self._state = state
-        self._queue = state.queues.get(key, ClassQueue())
+        self._queue = queue
         self._rung = key.rung
         self._worker = worker
         self._claim_id = claim_id
@@ -124,12 +131,14 @@ class _WaitingRecords:
         return fits
 
     async def start(self, record: StoredJob) -> Lease | None:
-        full = full_key(self._state, record)
+        state, queue = self._state, self._queue
+        keys = keys_of(state, record)
+        full = full_key(state, keys)
         if full is not None:
-            block(self._state, self._queue, record, *full)
+            block(state, queue, record, *full)
             return None
-        _start(self._state, record, self._queue, self._worker, self._claim_id, self._assigned)
-        return lease_of(record, self._state.rule_index.ladder)
+        _start(state, record, keys, queue, self._worker, self._claim_id, self._assigned)
+        return lease_of(record, state.rule_index.ladder)
 
 
 def _take_transient(state: MemoryState, key: ClassKey, want: int, worker: WorkerInfo) -> list[Lease]:
@@ -142,7 +151,13 @@ def _take_transient(state: MemoryState, key: ClassKey, want: int, worker: Worker
 
 
 def _start(
-    state: MemoryState, record: StoredJob, queue: ClassQueue, worker: WorkerInfo, claim_id: bytes, assigned: str | None
+    state: MemoryState,
+    record: StoredJob,
+    keys: LimitKeys,
+    queue: ClassQueue,
+    worker: WorkerInfo,
+    claim_id: bytes,
+    assigned: str | None,
 ) -> None:
     record.blocked_for, record.blocked_ms = None, 0
     if record.blocked_by:
@@ -152,13 +167,13 @@ def _start(
         record.blocked_ms = state.now_at - record.blocked_at
     leave_queue(state, record)
     queue.clock = max(queue.clock, record.order_key) if queue.fair else queue.clock
-    check_move(record.state, State.EXECUTING)
-    record.state = State.EXECUTING
+    check_move(record.state, _EXECUTING)
+    record.state = _EXECUTING
     state.add_lease(record, worker.worker_id)
     record.epoch += 1
     record.attempts += 1
     record.token, record.started_at = claim_id, state.now_at
     record.progress = record.note = record.cancel_at = record.error = record.reason = None
     record.assigned = assigned
-    hold(state, record)
-    use_rates(state, record)
+    hold(state, record, keys)
+    use_rates(state, keys)

@@ -12,16 +12,19 @@ from headway.stores.memory.ordering import delay, leave_class, make_ready
 from headway.stores.memory.record import StoredJob
 from headway.stores.memory.state import MemoryState
 
+# Looked up once, since Python 3.11 searches for an enum's member each time.
+_OK, _QUEUED, _EXECUTING = ReportStatus.OK, State.QUEUED, State.EXECUTING
+
 
 def finish(state: MemoryState, report: Report) -> ReportStatus:
     """Apply a report, unless its lease has ended."""
     if not report.token and report.job_id not in state.jobs:
         state.count(f"transient_{report.state.value}")
-        return ReportStatus.OK
+        return _OK
     record = state.jobs.get(report.job_id)
     if record is None or record.token != report.token:
         return ReportStatus.STALE
-    if record.state is not State.EXECUTING:
+    if record.state is not _EXECUTING:
         return late_report_status(report, record.state)
     if report.expired_only:
         worker = state.workers.get(record.worker_id or "")
@@ -43,7 +46,7 @@ def finish(state: MemoryState, report: Report) -> ReportStatus:
     record.attempts, record.crashes = report.attempts, report.crashes
     record.error, record.reason = report.error, report.reason
     state.count(counted_as(report))
-    if report.state is State.QUEUED:
+    if report.state is _QUEUED:
         record.timeout_ms = report.timeout_ms
         _requeue(state, record, report)
     else:
@@ -53,7 +56,7 @@ def finish(state: MemoryState, report: Report) -> ReportStatus:
         state.moved(record, before)
         if record.seq in state.edges_to:
             state.ended_dependants.append(record)
-    return ReportStatus.OK
+    return _OK
 
 
 def _requeue(state: MemoryState, record: StoredJob, report: Report) -> None:

@@ -16,15 +16,17 @@ from headway.stores.memory.queue import ClassQueue
 from headway.stores.memory.record import StoredJob
 from headway.stores.memory.state import MemoryState
 
+LimitKeys = tuple[tuple[str, LimitRule], ...]  # Limit counters, with their rules.
 
-def keys_of(state: MemoryState, record: StoredJob) -> tuple[tuple[str, LimitRule], ...]:
+
+def keys_of(state: MemoryState, record: StoredJob) -> LimitKeys:
     """Return the limit counters that a job needs room in, with their rules."""
     return state.rule_index.keys(record.new.task, record.new.tenant, record.new.limits)
 
 
-def full_key(state: MemoryState, record: StoredJob) -> tuple[str, int | None] | None:
-    """Return the first counter of a job that has no room, and when it will have, if that is known."""
-    for key, rule in keys_of(state, record):
+def full_key(state: MemoryState, keys: LimitKeys) -> tuple[str, int | None] | None:
+    """Return the first of a job's counters that has no room, and when it will have, if that is known."""
+    for key, rule in keys:
         if rule.concurrency is not None and len(state.holders.get(key, ())) >= rule.concurrency:
             return key, None
         start_at = next_start_at(state, key, rule)
@@ -51,16 +53,16 @@ def block(state: MemoryState, queue: ClassQueue, record: StoredJob, key: str, op
     queue.block(record.place, key, open_at)
 
 
-def hold(state: MemoryState, record: StoredJob) -> None:
+def hold(state: MemoryState, record: StoredJob, keys: LimitKeys) -> None:
     """Count a lease against the limits in force."""
-    record.limits_held = tuple(key for key, rule in keys_of(state, record) if rule.concurrency is not None)
+    record.limits_held = tuple([key for key, rule in keys if rule.concurrency is not None])
     for key in record.limits_held:
         state.holders.setdefault(key, set()).add(record.seq)
 
 
-def use_rates(state: MemoryState, record: StoredJob) -> None:
+def use_rates(state: MemoryState, keys: LimitKeys) -> None:
     """Count a start against the rates in force."""
-    for key, rule in keys_of(state, record):
+    for key, rule in keys:
         if rule.count is not None:
             _, state.rates[key] = step_rate(rule, state.rates.get(key), state.now_at * 1_000)
 
@@ -82,9 +84,11 @@ def classes_with_room(state: MemoryState, record: StoredJob) -> list[ClassKey]:
     """Return the classes that may have room on the ladder, or in the pool, after this job has left it."""
     reserve = state.rule_index.rules.pool_reserve
     freed = counts_on(state.rule_index.ladder, record.class_key.rung)
+    if not freed and reserve is None:
+        return []
     return [
         key
-        for key, queue in sorted(state.queues.items(), key=lambda pair: key_order(pair[0]))
+        for key, queue in state.sorted_queues
         if queue.front and ((freed and key.rung is not None) or (reserve and key.lane not in reserve.lanes))
     ]
 
@@ -104,7 +108,7 @@ def adopt_rules(state: MemoryState) -> None:
     state.rates = {key: reached_us for key, reached_us in clamped.items() if reached_us is not None}
     state.holders.clear()
     for record in state.executing.values():
-        hold(state, record)
+        hold(state, record, keys_of(state, record))
     for queue in state.queues.values():
         queue.opens = dict.fromkeys(queue.blocked, 0)
     state.wake_all()
@@ -113,7 +117,7 @@ def adopt_rules(state: MemoryState) -> None:
 def running_jobs(state: MemoryState) -> RunningJobs | None:
     """Return the running jobs by rung, or None if no job uses the ladder."""
     ladder = state.rule_index.ladder
-    if not ladder.rungs and not any(key.rung == INTERACTIVE for key in state.queues):
+    if not ladder.rungs and not [key for key in state.queues if key.rung == INTERACTIVE]:
         return None
     running = [
         (record.new.job_id, record.class_key.rung, record.assigned, record.started_at or 0)
@@ -134,7 +138,3 @@ def pool_room(state: MemoryState) -> int:
 
 def live_slots(state: MemoryState) -> int:
     return sum(w.slots for w in state.workers.values() if state.worker_state(w) is WorkerState.ACTIVE)
-
-
-def key_order(key: ClassKey) -> tuple[str, tuple[str, ...], str, bool]:
-    return (key.lane, key.needs, key.rung or "", key.persist)

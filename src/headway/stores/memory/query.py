@@ -20,8 +20,8 @@ from headway.stores.base import (
     TenantStats,
     end_place,
 )
-from headway.stores.memory.limits import key_order, running_jobs
-from headway.stores.memory.queue import ClassQueue
+from headway.stores.memory.limits import running_jobs
+from headway.stores.memory.queue import ClassQueue, key_order
 from headway.stores.memory.record import StoredJob, job_of, matches
 from headway.stores.memory.state import MINUTE, MemoryState
 
@@ -55,27 +55,26 @@ def _find_ended(state: MemoryState, query: JobQuery) -> list[JobRecord]:
 
 def snapshot(state: MemoryState) -> Snapshot:
     now_at, running = state.now_at, running_jobs(state)
+    blocked_reason = state.rule_index.blocked_reason
     views = []
-    for key, queue in state.queues.items():
-        first = queue.first(now_at)
-        views.append(
-            ClassView(
-                key,
-                min(queue.waiting(now_at), WAITING_COUNTED),
-                _oldest_at(state, queue),
-                0 if first is None else first[0],
-                queue.fair,
-                state.rule_index.blocked_reason(key.lane, key.rung, running),
-            )
-        )
+    soon = [due_at for due_at, _ in state.delayed[:1] if due_at < HELD_AT]
+    for key, queue in state.sorted_queues:
+        blocked = blocked_reason(key.lane, key.rung, running)
+        if not queue.front and not queue.blocked:
+            views.append(ClassView(key, 0, None, 0, queue.fair, blocked))
+            continue
+        waiting, first = queue.waiting(now_at), queue.first(now_at)
+        oldest_at, head_key = _oldest_at(state, queue), 0 if first is None else first[0]
+        views.append(ClassView(key, min(waiting, WAITING_COUNTED), oldest_at, head_key, queue.fair, blocked))
+        if queue.opens:
+            soon += [open_at for open_at in queue.opens.values() if open_at > now_at]
     for key, listed in state.transient.items():
         head = listed[0][0] if listed else 0
         waiting = min(len(listed), WAITING_COUNTED)
         oldest_at, blocked = now_at if listed else None, state.rule_index.blocked_reason(key.lane, key.rung, None)
         views.append(ClassView(key, waiting, oldest_at, head, False, blocked))
-    soon = [open_at for queue in state.queues.values() for open_at in queue.opens.values() if open_at > now_at]
-    soon += [due_at for due_at, _ in state.delayed[:1] if due_at < HELD_AT]
-    views.sort(key=lambda view: key_order(view.key))
+    if state.transient:
+        views.sort(key=lambda view: key_order(view.key))
     return Snapshot(now_at, tuple(views), min(soon, default=None), running)
 
 

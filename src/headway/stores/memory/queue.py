@@ -5,7 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
+from headway.core.job import ClassKey
+
 QueuePlace = tuple[int, int]  # An order key and a sequence number.
+
+
+def key_order(key: ClassKey) -> tuple[str, tuple[str, ...], str, bool]:
+    """Return what classes are sorted by."""
+    return (key.lane, key.needs, key.rung or "", key.persist)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from headway.core.policy.wait_reasons import WaitInterval
 from headway.core.worker import WorkerInfo, WorkerState, serves
 from headway.core.workflow import SETTLED_MAX, BatchId, Edge, NewBatch, ending
 from headway.stores.base import JOB_CHANNEL, Document
-from headway.stores.memory.queue import ClassQueue
+from headway.stores.memory.queue import ClassQueue, key_order
 from headway.stores.memory.record import StoredJob
 from headway.stores.notifications import LocalSubscription
 from headway.stores.rule_codec import RuleReader
@@ -67,6 +67,7 @@ class MemoryState:
         self.executing: dict[int, StoredJob] = {}
         self.lease_counts: Counter[str] = Counter()  # By worker: how many jobs it holds leases on.
         self.queues: dict[ClassKey, ClassQueue] = {}
+        self.sorted_queues: list[tuple[ClassKey, ClassQueue]] = []  # The same queues, in the order of their keys.
         self.transient: dict[ClassKey, list[tuple[int, NewJob]]] = {}
         self.delayed: list[tuple[int, int]] = []  # Moment due and sequence number, sorted.
         self.unique: dict[str, JobId] = {}
@@ -82,6 +83,7 @@ class MemoryState:
         self.wait_intervals: list[WaitInterval] = []
         self.counters: Counter[tuple[int, str]] = Counter()  # By minute and name.
         self.subscriptions: dict[str, list[LocalSubscription]] = {}
+        self.job_channels: set[str] = set()  # The names of the subscriptions to ends of jobs.
         self.batches: dict[BatchId, StoredBatch] = {}
         self.batch_keys: dict[tuple[str, str], BatchId] = {}  # By tenant and key.
         self.edges_from: dict[str, list[StoredEdge]] = {}  # By source, in the order of adding.
@@ -108,9 +110,23 @@ class MemoryState:
         for key in eligible:
             self._wake_one(key, but)
         if changed:
-            for name in self.subscriptions:
-                if name.startswith(JOB_CHANNEL):
-                    self.notify(name, changed)
+            for name in self.job_channels:
+                self.notify(name, changed)
+
+    def subscribe(self, name: str, subscription: LocalSubscription) -> None:
+        """Send the wake-ups of a name to a subscription too."""
+        self.subscriptions.setdefault(name, []).append(subscription)
+        if name.startswith(JOB_CHANNEL):
+            self.job_channels.add(name)
+
+    def unsubscribe(self, name: str, subscription: LocalSubscription) -> None:
+        """Send no more wake-ups to a subscription."""
+        listed = self.subscriptions.get(name, [])
+        if subscription in listed:
+            listed.remove(subscription)
+            if not listed:
+                del self.subscriptions[name]
+                self.job_channels.discard(name)
 
     def wake_all(self) -> None:
         """Wake every waiting worker, after a change to what it may claim."""
@@ -175,7 +191,11 @@ class MemoryState:
 
     def queue(self, key: ClassKey) -> ClassQueue:
         """Return the queue of a class, which exists from then on."""
-        return self.queues.setdefault(key, ClassQueue())
+        queue = self.queues.get(key)
+        if queue is None:
+            queue = self.queues[key] = ClassQueue()
+            self.sorted_queues = sorted(self.queues.items(), key=lambda pair: key_order(pair[0]))
+        return queue
 
     def add_lease(self, record: StoredJob, worker_id: str) -> None:
         """Record that a worker executes a job."""

@@ -240,11 +240,11 @@ class MemoryStore:
     def subscribe(self, name: str) -> base.Subscription:
         def unsubscribe(subscription: LocalSubscription) -> None:
             with self._lock:
-                self.state.subscriptions.get(name, []).remove(subscription)
+                self.state.unsubscribe(name, subscription)
 
         subscription = LocalSubscription(unsubscribe)
         with self._lock:
-            self.state.subscriptions.setdefault(name, []).append(subscription)
+            self.state.subscribe(name, subscription)
         return subscription
 
     async def schema(self) -> tuple[int | None, int]:

@@ -27,17 +27,19 @@ def check_known(state: MemoryState, jobs: Sequence[NewJob]) -> list[SubmitReply]
     keys: dict[tuple[str, str], tuple[JobId, bytes]] = {}
     unique: dict[str, JobId] = {}
     for index, job in enumerate(jobs):
-        scope = (job.tenant or "", job.idempotency_key or "")
-        by_key = keys.get(scope)
-        stored = state.idempotent.get(scope)
-        if by_key is None and stored is not None and stored[2] > state.now_at:
-            by_key = stored[:2]
+        by_key = None
+        if job.idempotency_key is not None:
+            scope = (job.tenant or "", job.idempotency_key)
+            by_key = keys.get(scope)
+            stored = state.idempotent.get(scope)
+            if by_key is None and stored is not None and stored[2] > state.now_at:
+                by_key = stored[:2]
         known = state.jobs.get(job.job_id)
         same = (known.new.task, known.new.payload) if known else ids.get(job.job_id)
         if same is not None:
             check_same(same, (job.task, job.payload), job, index, "job id")
             replies.append(SubmitReply(job.job_id))
-        elif job.idempotency_key is not None and by_key is not None:
+        elif by_key is not None:
             check_same(by_key[1], job.digest, job, index, "idempotency key")
             replies.append(SubmitReply(by_key[0], deduplicated=True))
         elif job.unique_key is not None and (job.unique_key in unique or job.unique_key in state.unique):
@@ -47,7 +49,7 @@ def check_known(state: MemoryState, jobs: Sequence[NewJob]) -> list[SubmitReply]
             if job.persist:
                 ids[job.job_id] = (job.task, job.payload)
             if job.idempotency_key is not None:
-                keys[scope] = (job.job_id, job.digest)
+                keys[job.tenant or "", job.idempotency_key] = (job.job_id, job.digest)
             if job.unique_key is not None:
                 unique[job.unique_key] = job.job_id
             replies.append(SubmitReply(job.job_id))
