@@ -6,7 +6,6 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 
-from headway.core.lease import Lease
 from headway.core.policy.document import Policy
 from headway.core.policy.guarantees import Pool, guarantees_of
 from headway.simulate.capacity import Capacity
@@ -41,21 +40,25 @@ class PromiseCheck:
         for index in range(first, end):
             self._at_arrival[index] = self._served[lanes[index]]
 
-    def started(self, index: int, lease: Lease, waited_ms: int, run_ms: int, *, held_back: bool) -> None:
-        """Check a job that starts for the first time."""
-        promise = self._promises.get(lease.lane)
-        if promise is not None and waited_ms > promise.after_ms and not held_back:
-            served_ms = self._served[lease.lane] - self._at_arrival[index] + self._total * self._longest_ms
-            late_ms = round(waited_ms - promise.after_ms - served_ms / promise.slots)
-            if late_ms > 0:
-                promise.jobs += 1
-                promise.late_ms = max(promise.late_ms, late_ms)
-        self.served(lease.lane, run_ms)
+    def is_late(self, lane: str, waited_ms: int) -> bool:
+        """Return whether a job that now starts has waited for longer than until its lane was sure of slots."""
+        promise = self._promises.get(lane)
+        return promise is not None and waited_ms > promise.after_ms
+
+    def check(self, index: int, lane: str, waited_ms: int) -> None:
+        """Check what the lane of a late job has been served while it waited."""
+        promise = self._promises[lane]
+        served_ms = self._served[lane] - self._at_arrival[index] + self._total * self._longest_ms
+        late_ms = round(waited_ms - promise.after_ms - served_ms / promise.slots)
+        if late_ms > 0:
+            promise.jobs += 1
+            promise.late_ms = max(promise.late_ms, late_ms)
 
     def served(self, lane: str, run_ms: int) -> None:
         """Note a start."""
         self._served[lane] += run_ms
-        self._longest_ms = max(self._longest_ms, run_ms)
+        if run_ms > self._longest_ms:
+            self._longest_ms = run_ms
 
     def found(self) -> list[LanePromise]:
         """Return every promise that was checked."""

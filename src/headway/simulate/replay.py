@@ -10,7 +10,7 @@ from functools import partial
 from heapq import heappop, heappush
 
 from headway.core.errors import JobError
-from headway.core.job import JobId, State
+from headway.core.job import ClassKey, JobId, State
 from headway.core.lease import Lease, Report
 from headway.core.policy.document import Policy
 from headway.core.policy.enforced import SECOND_US, EnforcedRules, PauseSet, join, rules_of
@@ -40,6 +40,8 @@ _FAILED = Raised(JobError("Failed", "the recorded attempt failed"))
 _FAILED_FOR_GOOD = Raised(JobError("Failed", "the recorded attempt failed", retriable=False))
 _LATE = TimedOut(JobError("TimeoutError", "the attempt ran past its timeout"))
 _RETURNED, _STOPPED = Returned(None), Stopped()
+_QUEUED = State.QUEUED
+_ENDED_AS = {state: state.value for state in State} | {State.QUEUED: "retried"}  # By the state after an attempt.
 
 Progress = Callable[[int], None]
 
@@ -116,7 +118,7 @@ class Replayer:
         """Return the expected seconds of a task's jobs, as a worker knows them that has seen enough."""
         return self._expected.get(task, 1.0)
 
-    def start(self, lease: Lease, worker: SimulatedWorker) -> None:
+    def start(self, lease: Lease, class_key: ClassKey, worker: SimulatedWorker) -> None:
         """Start an attempt and foresee its end."""
         index = int(lease.job_id)
         job = self._jobs[index]
@@ -127,12 +129,12 @@ class Replayer:
             if job.delay_ms and not job.after:  # The store makes it eligible at the next exchange after it was due.
                 waited_ms = self.now_at - BEGIN_AT - job.arrives_ms - job.delay_ms
             self._outcome.waits[index] = waited_ms
-            self._promises.started(index, lease, waited_ms, run_ms, held_back=self._was_held_back(lease))
-        else:
-            self._promises.served(lease.lane, run_ms)
-        run = SimulatedRun(lease, worker, run_ms, self.now_at + max(1, min(run_ms, lease.limit_ms)))
-        self.runs[lease.job_id] = run
-        self._push(run.ends_at, run)
+            if self._promises.is_late(lease.lane, waited_ms) and not self._was_held_back(lease):
+                self._promises.check(index, lease.lane, waited_ms)
+        self._promises.served(lease.lane, run_ms)
+        ends_at = self.now_at + max(1, min(run_ms, lease.limit_ms))
+        run = self.runs[lease.job_id] = SimulatedRun(lease, class_key, worker, run_ms, ends_at)
+        self._push(ends_at, run)
 
     def preempt(self, amendments: Sequence[Preemption]) -> bool:
         """Lower running jobs, which then end earlier. Return whether any of them changed."""
@@ -170,7 +172,7 @@ class Replayer:
         for described in self._capacity.workers:
             worker = SimulatedWorker(self, described, self.chance.random())
             self._workers[described.name] = worker
-            self.state.subscriptions[described.name] = [WakeUp(partial(self._woken.append, worker))]
+            self.state.subscribe(described.name, WakeUp(partial(self._woken.append, worker)))
             for step in described.steps:
                 self._push(BEGIN_AT + step.from_ms, partial(self._resize, worker, step.slots))
             if described.until_ms is not None:
@@ -196,19 +198,24 @@ class Replayer:
             if not isinstance(what, SimulatedRun):
                 what()
             elif what.ends_at == now_at and self.runs.get(what.lease.job_id) is what:
-                ended.setdefault(what.worker, []).append(self._end(what))
+                report = self._end(what)
+                if what.worker in ended:
+                    ended[what.worker].append(report)
+                else:
+                    ended[what.worker] = [report]
         for worker, reports in ended.items():
             worker.exchange(reports)
             for report in reports:
-                if report.state is not State.QUEUED:
+                if report.state is not _QUEUED:
                     self._submitter.forget(report.job_id)
 
     def _end(self, run: SimulatedRun) -> Report:
-        lease, job = run.lease, self._jobs[int(run.lease.job_id)]
+        lease, index = run.lease, int(run.lease.job_id)
+        job = self._jobs[index]
         del self.runs[lease.job_id]
         took_ms = self.now_at - lease.started_at
-        self._note_busy(lease, took_ms)
-        run.worker.ended(lease, took_ms / 1_000)
+        self._note_busy(index, lease, took_ms)
+        run.worker.ended(run, took_ms / 1_000)
         ending: Ending = _RETURNED
         if run.run_ms > lease.limit_ms:
             ending = _LATE
@@ -218,7 +225,7 @@ class Replayer:
         elif job.outcome != COMPLETED:
             ending = _STOPPED if job.outcome == CANCELLED else _FAILED_FOR_GOOD if job.outcome == FAILED else _FAILED
         report = judge(ending, lease, self.policy, chance=self.chance.random() if ending is not _RETURNED else 0.0)
-        self._outcome.totals["retried" if report.state is State.QUEUED else report.state.value] += 1
+        self._outcome.totals[_ENDED_AS[report.state]] += 1
         return report
 
     def _resize(self, worker: SimulatedWorker, slots: int) -> None:
@@ -296,17 +303,20 @@ class Replayer:
                 self._outcome.reserve_idle_ms += self.now_at - self._idle_from
             self._idle_from = self.now_at if idle else 0
 
-    def _note_busy(self, lease: Lease, took_ms: int) -> None:
+    def _note_busy(self, index: int, lease: Lease, took_ms: int) -> None:
         outcome = self._outcome
-        outcome.busy[int(lease.job_id)] += took_ms
+        outcome.busy[index] += took_ms
         points = outcome.busy_over_time.setdefault(lease.lane, [])
         from_ms = lease.started_at - BEGIN_AT
         until_ms = from_ms + took_ms
         bucket_ms = outcome.bucket_ms
-        last = until_ms // bucket_ms
+        first, last = from_ms // bucket_ms, until_ms // bucket_ms
         if len(points) <= last:
             points += [0] * (last + 1 - len(points))
-        for bucket in range(from_ms // bucket_ms, last + 1):
+        if first == last:
+            points[first] += took_ms
+            return
+        for bucket in range(first, last + 1):
             points[bucket] += min(until_ms, (bucket + 1) * bucket_ms) - max(from_ms, bucket * bucket_ms)
 
     def _finish(self) -> Outcome:

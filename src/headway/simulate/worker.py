@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from headway.core.job import JobId
+from headway.core.job import ClassKey, JobId
 from headway.core.lease import Lease, Report
 from headway.core.policy.document import reserved_slots
-from headway.core.policy.lanes import ShareClocks, make_room, plan
+from headway.core.policy.lanes import make_room
+from headway.core.policy.planner import Planner
 from headway.core.snapshot import Snapshot
 from headway.core.worker import WorkerInfo, WorkerState, serves
 from headway.core.workflow import HELD_AT
@@ -39,10 +40,11 @@ class WakeUp(LocalSubscription):
 class SimulatedRun:
     """One attempt that runs. Lowering it moves its end forward."""
 
-    __slots__ = ("ends_at", "lease", "run_ms", "worker")
+    __slots__ = ("class_key", "ends_at", "lease", "run_ms", "worker")
 
-    def __init__(self, lease: Lease, worker: SimulatedWorker, run_ms: int, ends_at: int) -> None:
+    def __init__(self, lease: Lease, class_key: ClassKey, worker: SimulatedWorker, run_ms: int, ends_at: int) -> None:
         self.lease = lease
+        self.class_key = class_key
         self.worker = worker
         self.run_ms = run_ms  # How long it would run if nothing stopped it.
         self.ends_at = ends_at
@@ -65,7 +67,8 @@ class SimulatedWorker:
         self._leave_free = replay.policy.reserve.rule == "leave_free"
         self._reserved = 0
         self._offers = frozenset(described.offers)
-        self._clocks = ShareClocks(offset)
+        self._planner = Planner(offset)
+        self._clocks = self._planner.clocks
         self._snapshot = Snapshot(0)
         self._claims = 0
 
@@ -98,19 +101,19 @@ class SimulatedWorker:
         self.leaving = True
         self._replay.state.set_worker_state(self.name, WorkerState.DRAINING)
 
-    def ended(self, lease: Lease, seconds: float) -> None:
+    def ended(self, run: SimulatedRun, seconds: float) -> None:
         """Free the slot of a run, and correct what its lane was charged for it."""
         self.filled -= 1
-        self.below -= lease.lane not in self._lanes
+        self.below -= run.lease.lane not in self._lanes
         if len(self._snapshot.classes) > 1:
-            over = seconds - self._replay.expected(lease.task)
-            self._clocks.correct(self._policy, lease.class_key, min(over, DEBT_MAX))
+            over = seconds - self._replay.expected(run.lease.task)
+            self._clocks.correct(self._policy, run.class_key, min(over, DEBT_MAX))
 
     def exchange(self, finished: Sequence[Report] = ()) -> None:
         """Report what has ended and claim for the free slots, again while there may be more to claim."""
         if not finished or not self._report(finished):
             self._exchange(finished)
-        if self.free > 0 and self.free_below <= 0:
+        if self.free_below <= 0 < self.free:
             self._replay.idle_reserves.add(self.name)
         else:
             self._replay.idle_reserves.discard(self.name)
@@ -124,7 +127,7 @@ class SimulatedWorker:
         seen = self._snapshot
         if seen.running_jobs is not None or self.free <= 0 or len(seen.classes) < len(state.queues):
             return False
-        if any(view.waiting for view in seen.classes) or not _is_empty(state):
+        if [view for view in seen.classes if view.waiting] or not _is_empty(state):
             return False
         state.begin(self._replay.now_at)
         answer = claim.exchange(state, Exchange(self.name, b"", finished))
@@ -145,26 +148,12 @@ class SimulatedWorker:
             self._claims += 1
             wanted = None
             if free > 0:
-                made = plan(
-                    self._snapshot,
-                    free=free,
-                    free_below=below,
-                    offers=self._offers,
-                    policy=self._policy,
-                    clocks=self._clocks,
+                wanted = self._planner.plan(
+                    self._snapshot, free=free, free_below=below, offers=self._offers, policy=self._policy
                 )
-                wanted = made._replace(known=len(self._snapshot.classes))
             state.begin(replay.now_at)
-            request = Exchange(
-                self.name,
-                self._claims.to_bytes(16, "big"),
-                finished,
-                wanted,
-                wait=free > 0,
-                want_snapshot=free > 0,
-                wait_lanes=lanes,
-            )
-            answer = claim.exchange(state, request)
+            claim_id, asks = self._claims.to_bytes(16, "big"), free > 0
+            answer = claim.exchange(state, Exchange(self.name, claim_id, finished, wanted, (), asks, asks, lanes))
             finished = ()
             seen = answer.snapshot
             if seen is None:
@@ -191,26 +180,24 @@ class SimulatedWorker:
     def _could_claim(self, seen: Snapshot) -> bool:
         """Return whether another exchange at this moment could return a job. Without it, it would only register."""
         below = self.free_below > 0
-        return any(
-            view.waiting
-            and view.blocked is None
-            and (below or view.key.lane in self._lanes)
-            and serves(view.key.needs, self._offers)
-            for view in seen.classes
-        )
+        for view in seen.classes:
+            can_start = view.waiting and view.blocked is None and (below or view.key.lane in self._lanes)
+            if can_start and serves(view.key.needs, self._offers):
+                return True
+        return False
 
     def _start(self, lease: Lease, *, charged: bool) -> None:
         self.filled += 1
         self.below += lease.lane not in self._lanes
+        class_key = lease.class_key
         if charged:
-            self._clocks.charge(self._policy, lease.class_key, self._replay.expected(lease.task))
-        self._replay.start(lease, self)
+            self._clocks.charge(self._policy, class_key, self._replay.expected(lease.task))
+        self._replay.start(lease, class_key, self)
 
 
 def _is_empty(state: MemoryState) -> bool:
     """Return whether no job waits, or will wait without another submit or end of a job."""
-    return (
-        not any(queue.front or queue.blocked for queue in state.queues.values())
-        and not any(state.transient.values())
-        and (not state.delayed or state.delayed[0][0] >= HELD_AT)
-    )
+    for queue in state.queues.values():
+        if queue.front or queue.blocked:
+            return False
+    return not any(state.transient.values()) and (not state.delayed or state.delayed[0][0] >= HELD_AT)
