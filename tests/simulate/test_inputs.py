@@ -17,6 +17,7 @@ from headway.simulate.capacity import same_workers
 from headway.simulate.capacity_file import read_capacity
 from headway.simulate.going_on import LiveQueue, jobs_from_now
 from headway.simulate.replay import replay
+from headway.simulate.trace import Trace, check_lanes
 from headway.simulate.workload_model import WorkloadModel
 
 MODEL = """
@@ -83,6 +84,12 @@ def test_what_is_wrong_with_a_model(tmp_path: Path, text: str, expected: str) ->
     with pytest.raises(ConfigError) as caught:
         model(tmp_path, text).jobs(0)
     assert expected in str(caught.value)
+
+
+def test_an_unknown_lane_of_a_model_names_the_task(tmp_path: Path) -> None:
+    made = model(tmp_path, 'length = 60\n[[streams]]\ntask = "report"\nlane = "lwo"\nrate = 1\nseconds = 1')
+    with pytest.raises(ConfigError, match=r"model.toml, task 'report': new.toml has no lane 'lwo'; did you mean 'low'"):
+        check_lanes(Trace(made.jobs(0), made.source), BUILT_IN, "new.toml")
 
 
 def test_a_capacity_file_has_workers_and_pauses(tmp_path: Path) -> None:

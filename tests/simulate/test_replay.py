@@ -143,6 +143,12 @@ def test_a_job_waits_for_the_jobs_and_batches_before_it() -> None:
     assert (outcome.waits[1], outcome.waits[2]) == (NEVER, 0)
 
 
+def test_a_job_of_a_tenant_waits_for_a_batch_of_its_tenant() -> None:
+    row = job(0, 10, tenant="acme", batch="rows")
+    outcome = played(row, row, job(0, 1, tenant="acme", after=("rows",)), slots=5)
+    assert (waits(outcome), outcome.span_ms) == ([0, 0, 0], 11_000)
+
+
 def test_a_policy_may_move_a_task_to_another_lane() -> None:
     moved = policy(tasks={"bulk": {"priority": "low"}})
     outcome = played(job(0, 10), job(1, 10, task="bulk", lane="high"), job(2, 10, lane="medium"), under=moved)

@@ -78,7 +78,20 @@ def test_jobs_that_never_ran_are_left_out_or_get_a_usual_length(tmp_path: Path) 
         ("arrives,seconds,outcome\n1,1,fine\n", "line 2, column outcome: expected completed, failed"),
         ("arrives,seconds,attempts\n1,1,two\n", "line 2, column attempts: expected a whole number"),
         ("arrives,arrives,seconds\n1,1,1\n", "line 1, column arrives: the file has two columns"),
-        ('{"arrives": 1, "seconds": 1}\n{"arrives": \n', "line 2: the line is not JSON"),
+        (
+            '{"arrives": 1, "seconds": 1}\n{"arrives": \n',
+            "line 2: the line is not JSON: Expecting value at character 12",
+        ),
+        (
+            "arrives,seconds,tenant,id,after\n1,1,acme,x,\n2,1,umbrella,,x\n",
+            "line 3, column after: a job of tenant 'umbrella' cannot wait for 'x', which belongs to tenant 'acme'",
+        ),
+        ("arrives,seconds,tenant,id,after\n1,1,,x,\n2,1,umbrella,,x\n", "'x', which belongs to no tenant"),
+        (
+            "arrives,seconds,tenant,batch,after\n1,1,acme,rows,\n2,1,acme,,rows\n3,1,umbrella,,rows\n",
+            "line 4, column after: a job of tenant 'umbrella' cannot wait for 'rows', which belongs to tenant 'acme'",
+        ),
+        ("arrives,seconds,batch,after\n1,1,rows,\n2,1,rows,rows\n", "line 3, column after: the job is in batch 'rows'"),
         ('{"arrives": 1, "seconds": 1}\n[]\n', "line 2: expected an object, found a list"),
         ('{"arrives": 1, "seconds": 1, "needs": 5}\n', "line 1, column needs: expected a list, found 5"),
         ('{"headway_trace": 9}\n', "line 1: expected trace format 1, found 9"),
@@ -104,6 +117,12 @@ def test_a_file_is_read_as_a_stream_with_bounds(tmp_path: Path, monkeypatch: pyt
 
 def test_other_columns_are_ignored_and_named(tmp_path: Path) -> None:
     assert read(tmp_path, "arrives,seconds,hostname\n1,1,x\n").ignored == ("hostname",)
+
+
+def test_jobs_may_wait_for_jobs_of_their_tenant_and_without_a_tenant_for_any(tmp_path: Path) -> None:
+    own = "1,1,acme,x,rows,\n2,1,acme,,,x;rows\n"
+    trace = read(tmp_path, f"arrives,seconds,tenant,id,batch,after\n{own}3,1,,,,x;rows\n4,1,acme,,,nosuch\n")
+    assert [one.after for one in trace.jobs] == [(), ("x", "rows"), ("x", "rows"), ("nosuch",)]
 
 
 def test_an_unknown_lane_names_the_line_and_the_policy(tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ class TraceSubmitter:
         self._known: dict[_Asked, tuple[str, int, int, str | None]] = {}  # By what jobs ask for: what the policy says.
         self._sources = {source for job in jobs for source in job.after}
         self._ids: dict[str, str] = {}  # By name of a job or batch that others wait for: its id.
+        # By name of a job or batch: the tenant whose jobs wait for it. A store lets no others of a tenant wait.
+        self._owners = {source: job.tenant for job in jobs if job.tenant is not None for source in job.after}
         self._last = {job.batch: index for index, job in enumerate(jobs) if job.batch is not None}
         self._kept: set[JobId] = set()  # Jobs that edges or batches may still need.
         self._expiring = [index for index, job in enumerate(jobs) if job.expires_ms is not None]
@@ -120,7 +122,7 @@ class TraceSubmitter:
             batch_id = BatchId(f"{BATCH_PREFIX}{job.batch}")
             if job.batch not in self._ids:
                 self._ids[job.batch] = batch_id
-                create = NewBatch(batch_id, job.batch)
+                create = NewBatch(batch_id, job.batch, tenant=self._owners.get(job.batch))
         back = self._policy.release == "back"
         workflow.submit_graph(
             self._state, Graph((GraphNode(new, edges),), create, None if create else batch_id, back=back)

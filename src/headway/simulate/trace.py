@@ -47,10 +47,10 @@ class Trace:
         """Return the workers as they were, if they are known."""
         return Capacity(self.workers, declared=self.declared) if self.workers else None
 
-    def where(self, job: SimulatedJob, column: str = "") -> str:
-        """Return the place of a job for errors."""
-        line = f" line {job.where:,}" if job.where else ""
-        return f"{self.source}{line}{f', column {column}' if column else ''}"
+    def where(self, job: SimulatedJob, column: str) -> str:
+        """Return the place of a job for errors: its line, or its task if no file has a line for it."""
+        place = f" line {job.where:,}, column {column}" if job.where else f", task {job.task!r}"
+        return self.source + place
 
 
 def check_lanes(trace: Trace, policy: Policy, name: str) -> None:
@@ -63,6 +63,30 @@ def check_lanes(trace: Trace, policy: Policy, name: str) -> None:
                 f"{trace.where(job, 'lane')}: {name} has no lane {job.lane!r}"
                 f"{did_you_mean(job.lane or '', list(policy.lanes))} (lanes: {', '.join(policy.lanes)})"
             )
+
+
+def check_sources(trace: Trace) -> None:
+    """Raise ``ConfigError`` for the first job that no store would let wait for the jobs and batches that it names.
+
+    A job of a tenant may wait for jobs of this tenant only. A batch belongs to the first tenant that waits for it.
+    """
+    owners = {job.name: job.tenant for job in trace.jobs if job.name is not None}
+    batches = {job.batch for job in trace.jobs}
+    for job in trace.jobs:
+        for source in job.after:
+            if source == job.batch:
+                raise ConfigError(f"{trace.where(job, 'after')}: the job is in batch {source!r} and cannot wait for it")
+            if job.tenant is None:
+                continue
+            if source in batches:
+                owners.setdefault(source, job.tenant)
+            owner = owners.get(source, job.tenant)
+            if owner != job.tenant:
+                whose = "no tenant" if owner is None else f"tenant {owner!r}"
+                raise ConfigError(
+                    f"{trace.where(job, 'after')}: a job of tenant {job.tenant!r} cannot wait for {source!r}, "
+                    f"which belongs to {whose}"
+                )
 
 
 def scaled(jobs: list[SimulatedJob], factor: float) -> list[SimulatedJob]:

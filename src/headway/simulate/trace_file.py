@@ -15,7 +15,7 @@ from headway.core.policy.units import LENGTH_MS_MAX, found
 from headway.core.suggest import did_you_mean
 from headway.core.timestamps import write_moment
 from headway.simulate.job import CANCELLED, COMPLETED, EXPIRED, ON_FAILURE, OUTCOMES, SimulatedJob
-from headway.simulate.trace import JOBS_MAX, Trace, header_of, in_order, read_header
+from headway.simulate.trace import JOBS_MAX, Trace, check_sources, header_of, in_order, read_header
 
 LINE_MAX = 1_048_576  # Characters of a line. A longer one is not a line of a trace.
 TEXT_MAX = 1_000  # Characters of a name.
@@ -145,6 +145,7 @@ class _TraceReader:
             trace.begin_at = first_ms
         trace.jobs = in_order(job._replace(arrives_ms=job.arrives_ms - first_ms) for job in jobs)
         trace.ignored = tuple(sorted(self._ignored))
+        check_sources(trace)
         return trace
 
     def _lines(self) -> Iterator[str]:
@@ -200,7 +201,9 @@ class _TraceReader:
 
     def _parse(self, line: str) -> dict[str, Any]:
         try:
-            values = json.loads(line)
+            values = json.loads(line.strip())
+        except json.JSONDecodeError as problem:
+            raise self._error("", f"the line is not JSON: {problem.msg} at character {problem.colno}") from None
         except (ValueError, RecursionError) as problem:
             raise self._error("", f"the line is not JSON: {problem}") from None
         if not isinstance(values, dict):
