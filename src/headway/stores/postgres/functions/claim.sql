@@ -73,13 +73,15 @@ DECLARE
   -- The counters that they need room in.
   d_task text[];
   d_rules text[];
+  ruled boolean;           -- A rule limits one of the tasks.
   limited boolean;
   fits boolean;
-  rated boolean;
   p_job int[];             -- Pairs of a candidate and a counter: the candidate,
   p_key text[];            -- the key of the counter,
   p_rule int[];            -- its rule, 0 for a pause,
   p_counter int[];         -- and its place among the counters.
+  h_job int[];             -- Of the limits on how many run, the candidates: their keys are in held.
+  rate_keys text[];        -- The keys of rates, which count starts.
   n_key text[];
   n_rule int[];
   n_used int[];
@@ -87,6 +89,7 @@ DECLARE
   n_starts int[];
   -- What becomes of them.
   chosen int[];            -- None stands for all.
+  is_chosen boolean[];     -- The same, for each candidate.
   single boolean;          -- Each job holds exactly one limit.
   held text[];             -- The limit that each job holds, or the text of an array of them.
   assigned text;
@@ -177,6 +180,7 @@ BEGIN
       careful := careful OR cancelled IS NOT NULL;
     END IF;
     chosen := NULL;
+    is_chosen := NULL;
     held := NULL;
     single := false;
     c_damaged := NULL;
@@ -184,25 +188,30 @@ BEGIN
     IF k_task IS NOT NULL THEN
       SELECT array_agg(t.task), array_agg(coalesce(k_rules[t.place], k_default)),
              bool_or(coalesce(k_rules[t.place], k_default) <> '{}')
-        INTO d_task, d_rules, limited
+        INTO d_task, d_rules, ruled
         FROM (SELECT t.task, array_position(k_task, t.task) AS place
                 FROM (SELECT DISTINCT u.task FROM unnest(c_task) u (task)) t) t;
       IF array_position(d_rules, NULL) IS NOT NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'HW002', MESSAGE = (
           SELECT json_agg(d.task)::text FROM unnest(d_task, d_rules) d (task, rules) WHERE d.rules IS NULL);
       END IF;
-      limited := limited OR c_limits IS NOT NULL OR c_task && paused_tasks OR c_tenant && paused_tenants;
+      limited := ruled OR c_limits IS NOT NULL OR c_task && paused_tasks OR c_tenant && paused_tenants;
     END IF;
     WHILE limited LOOP
       BEGIN
         -- As core's RuleIndex.keys: pauses, then limits on how many run, then rates.
-        SELECT array_agg(k.job::int), array_agg(k.key), array_agg(k.rule), count(*) > 0
-          INTO p_job, p_key, p_rule, limited
+        SELECT array_agg(k.job::int), array_agg(k.key), array_agg(k.rule), count(*) > 0,
+               array_agg(k.key) FILTER (WHERE r_limit[k.rule] IS NOT NULL),
+               array_agg(k.job::int) FILTER (WHERE r_limit[k.rule] IS NOT NULL),
+               array_agg(k.key) FILTER (WHERE r_interval[k.rule] IS NOT NULL)
+          INTO p_job, p_key, p_rule, limited, held, h_job, rate_keys
           FROM (SELECT t.job, 0 AS kind, '=paused:task:' || t.task AS key, 0 AS rule
-                  FROM unnest(c_task) WITH ORDINALITY t (task, job) WHERE t.task = ANY (paused_tasks)
+                  FROM unnest(c_task) WITH ORDINALITY t (task, job)
+                 WHERE paused_tasks IS NOT NULL AND t.task = ANY (paused_tasks)
                 UNION ALL
                 SELECT t.job, 1, '=paused:tenant:' || t.tenant, 0
-                  FROM unnest(c_tenant) WITH ORDINALITY t (tenant, job) WHERE t.tenant = ANY (paused_tenants)
+                  FROM unnest(c_tenant) WITH ORDINALITY t (tenant, job)
+                 WHERE paused_tenants IS NOT NULL AND t.tenant = ANY (paused_tenants)
                 UNION ALL
                 SELECT t.job, CASE WHEN r_interval[d.rule] IS NULL THEN 2 ELSE 3 END,
                        CASE WHEN r_tenant[d.rule] THEN r_prefix[d.rule] || '=' || coalesce(t.tenant, '')
@@ -210,6 +219,7 @@ BEGIN
                   FROM unnest(c_task, c_tenant) WITH ORDINALITY t (task, tenant, job)
                   JOIN (SELECT d.task, n.rule FROM unnest(d_task, d_rules) d (task, rules)
                          CROSS JOIN LATERAL unnest(d.rules::int[]) n (rule)) d ON d.task = t.task
+                 WHERE ruled
                 UNION ALL
                 SELECT b.job, CASE WHEN r_interval[b.rule] IS NULL THEN 2 ELSE 3 END, b.key, b.rule
                   FROM (SELECT l.job, b.key, array_position(r_name, split_part(b.key, '=', 1)) AS rule
@@ -234,9 +244,8 @@ BEGIN
                            ELSE coalesce(x.used + x.starts <= r_limit[x.rule], true)
                             AND coalesce((greatest(x.reached_us, now_us)
                                           + (x.starts - r_burst[x.rule]) * r_interval[x.rule]) / 1000 <= now_at, true)
-                           END),
-             bool_or(r_interval[x.rule] IS NOT NULL)
-        INTO n_key, n_rule, n_used, n_reached, n_starts, fits, rated
+                           END)
+        INTO n_key, n_rule, n_used, n_reached, n_starts, fits
         FROM (SELECT a.key, max(a.rule) AS rule, sum(a.starts)::int AS starts, sum(a.used)::int AS used,
                      max(a.reached_us) AS reached_us
                 FROM (SELECT p.key COLLATE "C" AS key, p.rule, 1 AS starts, 0 AS used, NULL::bigint AS reached_us
@@ -245,10 +254,10 @@ BEGIN
                       SELECT d.key, NULL, 0, d.delta, NULL FROM unnest(usage_keys, usage_deltas) d (key, delta)
                       UNION ALL
                       SELECT u.limit_key, NULL, 0, u.count, NULL FROM {schema}.limit_usage u
-                       WHERE u.namespace_id = ns AND u.limit_key = ANY (p_key)
+                       WHERE u.namespace_id = ns AND u.limit_key = ANY (held)
                       UNION ALL
                       SELECT r.rate_key, NULL, 0, 0, r.reached_us FROM {schema}.rate r
-                       WHERE r.namespace_id = ns AND r.rate_key = ANY (p_key)) a
+                       WHERE r.namespace_id = ns AND r.rate_key = ANY (rate_keys)) a
                GROUP BY a.key HAVING sum(a.starts) > 0 ORDER BY a.key) x;
     END IF;
     IF rung = -1 THEN
@@ -259,7 +268,7 @@ BEGIN
     IF NOT careful AND fits AND size <= least(room, asked) AND skipped < skipped_max
        AND (rung <> -1 OR size <= {schema}.rung_room_{version}(rung_counts, rung_limits, step)) THEN
       assigned_each := CASE WHEN assigned IS NOT NULL THEN array_fill(assigned, ARRAY[size]) END;
-      IF limited AND rated THEN
+      IF limited AND rate_keys IS NOT NULL THEN
         n_reached := ARRAY(SELECT greatest(n.reached, now_us) + n.starts * r_interval[n.rule]
                              FROM unnest(n_reached, n_starts, n_rule) WITH ORDINALITY n (reached, starts, rule, o)
                             ORDER BY n.o);
@@ -277,6 +286,7 @@ BEGIN
         p_job := NULL;
       END IF;
       chosen := '{}';
+      is_chosen := array_fill(false, ARRAY[size]);
       assigned_each := array_fill(NULL::text, ARRAY[size]);
       expired := '{}';
       moved := '{}';
@@ -289,7 +299,7 @@ BEGIN
         WHILE p_job[pair] < o LOOP
           pair := pair + 1;
         END LOOP;
-        CONTINUE WHEN c_queue[o] = ANY (closed);
+        CONTINUE WHEN c_queue[o] <> '' AND c_queue[o] = ANY (closed);
         IF c_eligible[o] > until_at THEN
           stop := true;
           EXIT;
@@ -346,6 +356,7 @@ BEGIN
               room := room - 1;
             END IF;
             chosen := chosen || o;
+            is_chosen[o] := true;
             touched := touched || c_queue[o];
             EXIT WHEN cardinality(chosen) = asked;
           END IF;
@@ -390,20 +401,16 @@ BEGIN
     IF limited THEN
       usage_keys := usage_keys || n_key;
       usage_deltas := usage_deltas || n_starts;
-      IF rated THEN
+      IF rate_keys IS NOT NULL THEN
         INSERT INTO {schema}.rate (namespace_id, rate_key, reached_us)
         SELECT ns, n.key, n.reached FROM unnest(n_key, n_rule, n_starts, n_reached) n (key, rule, starts, reached)
          WHERE r_interval[n.rule] IS NOT NULL AND n.starts > 0
             ON CONFLICT (namespace_id, rate_key) DO UPDATE SET reached_us = excluded.reached_us;
       END IF;
-      -- Only limits on how many run are held: a rate counts starts.
-      SELECT array_agg(p.key), coalesce(bool_and(p.job = p.place) AND count(*) = size, false) INTO held, single
-        FROM (SELECT p.job, p.key, row_number() OVER () AS place FROM unnest(p_job, p_key, p_rule) p (job, key, rule)
-               WHERE r_limit[p.rule] IS NOT NULL) p;
-      IF NOT single THEN
+      single := h_job = ARRAY(SELECT generate_series(1, size));
+      IF single IS NOT TRUE THEN
         held := ARRAY(SELECT (array_agg(k.key) FILTER (WHERE k.key IS NOT NULL))::text
-                        FROM (SELECT p.job, p.key FROM unnest(p_job, p_key, p_rule) p (job, key, rule)
-                               WHERE r_limit[p.rule] IS NOT NULL
+                        FROM (SELECT h.job, h.key FROM unnest(h_job, held) h (job, key)
                               UNION ALL SELECT i, NULL FROM generate_series(1, size) i) k
                        GROUP BY k.job ORDER BY k.job);
       END IF;
@@ -424,10 +431,10 @@ BEGIN
              CASE WHEN x.queue <> '' THEN {schema}.blocked_for_{version}(x.queue, r_name, r_limit) END,
              x.batch, x.awaited
         FROM unnest(c_seq, c_key, c_eligible, c_timeout, c_epoch, c_attempts, c_crashes, c_sharer, c_unique, c_queue,
-                    c_since, held, assigned_each, c_batch, c_awaited)
-             WITH ORDINALITY x (seq, order_key, eligible_at, timeout_ms, epoch, attempts, crashes, tenant, unique_key,
-                                queue, since, held, assigned, batch, awaited, o)
-       WHERE chosen IS NULL OR x.o = ANY (chosen);
+                    c_since, held, assigned_each, c_batch, c_awaited, is_chosen)
+             x (seq, order_key, eligible_at, timeout_ms, epoch, attempts, crashes, tenant, unique_key, queue, since,
+                held, assigned, batch, awaited, is_chosen)
+       WHERE x.is_chosen IS NOT FALSE;
     END IF;
     IF chosen IS NULL THEN
       DELETE FROM {schema}.ready WHERE ctid = ANY (c_spot);
