@@ -7,6 +7,7 @@ import random
 import pytest
 
 from headway.core.distributions import (
+    NOTHING,
     TASK_JOBS_MIN,
     Arrivals,
     LaneArrivals,
@@ -129,17 +130,17 @@ def test_of_rare_bursts_none_is_counted_until_one_is_as_likely_as_not() -> None:
 
 def test_others_bring_at_most_so_many_each_and_ones_own_are_left_out() -> None:
     comers = LaneArrivals({"mine": Arrivals(1, 1.0), "a": Arrivals(1, 0.1), "b": Arrivals(1, 2.0)})
-    assert comers.of_others("mine", 10, 5)[0] == pytest.approx(1 + 5, rel=0.1)
-    assert comers.of_others("nobody", 10, 5)[0] == pytest.approx(1 + 5 + 5, rel=0.1)
-    assert comers.of_others("mine", 10, 0) == (0.0, 0.0)
+    assert comers.of_others("mine", 10, 5).mean == pytest.approx(1 + 5, rel=0.1)
+    assert comers.of_others("nobody", 10, 5).mean == pytest.approx(1 + 5 + 5, rel=0.1)
+    assert comers.of_others("mine", 10, 0) == NOTHING
 
 
 def test_a_burst_of_others_counts_up_to_the_bound_and_makes_all_less_certain() -> None:
     comers = LaneArrivals({"bulk": Arrivals(200, 1 / 600, steady=False), "a": Arrivals(1, 0.1)})
-    count, variance = comers.of_others("a", 450, 50)
-    assert count == 50
-    assert variance > 50
-    assert comers.of_others("bulk", 450, 1_000)[0] == pytest.approx(45, rel=0.01)
+    coming = comers.of_others("a", 450, 50)
+    assert coming.mean == 25  # The later the burst arrives, the fewer of its jobs go first.
+    assert coming.variance > 50
+    assert comers.of_others("bulk", 450, 1_000).mean == pytest.approx(45, rel=0.01)
 
 
 def test_regular_bursts_and_rare_ones_make_the_near_future_less_uncertain() -> None:
@@ -147,27 +148,25 @@ def test_regular_bursts_and_rare_ones_make_the_near_future_less_uncertain() -> N
         LaneArrivals({"bulk": Arrivals(200, 1 / 600, steady=False, irregular=irregular)}, 3_600.0)
         for irregular in (0.1, 1.0)
     )
-    assert by_cron.variance(0, 600) < by_chance.variance(0, 600) / 3
-    assert by_chance.variance(0, 6) < by_chance.variance(0, 600) / 1_000  # None is likely within six seconds.
+    assert by_cron.within(600).variance < by_chance.within(600).variance / 3
+    assert by_chance.within(6).variance < by_chance.within(600).variance / 1_000  # None is likely within six seconds.
     # Beyond the time observed nothing is sure.
-    assert by_cron.variance(0, 36_000) > by_chance.variance(0, 36_000) / 2
+    assert by_cron.within(36_000).variance > by_chance.within(36_000).variance / 2
 
 
-def test_where_jobs_come_in_batches_fewer_come_in_half_of_all_cases_and_less_is_certain() -> None:
+def test_jobs_that_come_in_batches_are_as_many_but_less_certain_and_more_skewed() -> None:
     single, batches = LaneArrivals({"a": Arrivals(1, 2.0)}), LaneArrivals({"a": Arrivals(50, 0.04)})
-    assert single.rate == batches.rate
-    assert single.within(0) == batches.within(0) == 0
-    # Two in a hundred seconds a batch: for some seconds there is most likely none.
-    assert single.within(2) > 3
-    assert batches.within(2) == 0
-    assert batches.within(25) == pytest.approx(0.7 * 50, rel=0.05)
-    assert batches.within(2_500) == pytest.approx(single.within(2_500), rel=0.01)
-    assert batches.of_others("b", 100, 1_000)[1] == pytest.approx(50 * single.of_others("b", 100, 1_000)[1], rel=0.01)
+    assert single.within(0) == batches.within(0) == NOTHING
+    assert single.within(100).mean == batches.within(100).mean == 200
+    assert batches.within(100).variance == pytest.approx(50 * single.within(100).variance)
+    assert batches.within(100).third == pytest.approx(2_500 * single.within(100).third)
+    others = batches.of_others("b", 100, 1_000)
+    assert others.variance == pytest.approx(50 * single.of_others("b", 100, 1_000).variance, rel=0.05)
 
 
 def test_of_a_batch_no_more_goes_first_than_one_has_before_oneself() -> None:
     comers = LaneArrivals({"a": Arrivals(50, 0.04), "mine": Arrivals(500, 1.0)})
-    few, many = (comers.of_others("mine", 100, most)[0] for most in (5, 500))
+    few, many = (comers.of_others("mine", 100, most).mean for most in (5, 500))
     assert few < 5
     assert many > 150
 

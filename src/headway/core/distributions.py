@@ -212,6 +212,17 @@ class Arrivals(NamedTuple):
         return self.size * (whole + max(0.0, (times - whole - 0.7) / 0.3))  # Continuous: forecasts invert it.
 
 
+class Arriving(NamedTuple):
+    """The mean, variance and third cumulant of a number of arrivals. Those of independent numbers add up."""
+
+    mean: float = 0.0
+    variance: float = 0.0
+    third: float = 0.0
+
+
+NOTHING = Arriving()
+
+
 class LaneArrivals:
     """The arrivals of all tenants in a lane, indexed for sums with a bound for each tenant."""
 
@@ -227,73 +238,64 @@ class LaneArrivals:
         self.batch = self._together / self.rate if self.rate > 0 else 1.0  # Mean batch that a job arrives in.
         self.bursts = [(tenant, coming) for tenant, coming in by_tenant.items() if not coming.steady]
 
-    def within(self, seconds: float) -> float:
-        """Return the median number of arrivals in some seconds, without bursts."""
-        return _median(self.rate * seconds, self.batch)
+    def within(self, seconds: float) -> Arriving:
+        """Return the arrivals in some seconds. Bursts count with their variance only.
+
+        The further a forecast reaches, the more an error of the learned rates matters.
+        """
+        mean, variance = self.rate * seconds, self._together * self._doubtful(seconds)
+        for _, coming in self.bursts:
+            variance += coming.size * coming.size * coming.times * self._doubtful_burst(coming, seconds)
+        return Arriving(mean, variance, mean * self.batch * self.batch)
 
     def burst(self, seconds: float) -> float:
         """Return the median number of arrivals from bursts in some seconds."""
         return sum([coming.within(seconds) for _, coming in self.bursts])
 
-    def variance(self, before: float, now: float) -> float:
-        """Return by how much the variance of the arrivals grows between two moments from now on.
+    def _doubtful(self, seconds: float, irregular: float = 1.0) -> float:
+        """Return how many seconds of random arrivals are as uncertain as those in ``seconds``.
 
-        The further a forecast reaches, the more an error of the learned rates matters.
-        """
-        return self._variance(now) - self._variance(before)
-
-    def _variance(self, seconds: float) -> float:
-        found = self._together * self._doubtful(self.rate / self.batch, seconds)
-        for _, coming in self.bursts:
-            found += coming.size * coming.size * coming.times * self._doubtful(coming.times, seconds, coming.irregular)
-        return found
-
-    def _doubtful(self, times: float, seconds: float, irregular: float = 1.0) -> float:
-        """Return how many seconds of random arrivals, ``times`` a second, are as uncertain as those in ``seconds``.
-
-        They are fewer if the arrivals are regular, and as long as hardly one is expected: p90 is without any then.
-        They are more beyond the time observed, where rates and regularity need not stay as they were.
+        They are fewer if the arrivals are regular. They are more beyond the time observed, where rates and regularity
+        need not stay as they were.
         """
         beyond = seconds / self._observed
-        return seconds * (irregular + beyond * min(1.0, beyond)) * min(1.0, times * seconds / LIKELY_TIMES)
+        return seconds * (irregular + beyond * min(1.0, beyond))
+
+    def _doubtful_burst(self, coming: Arrivals, seconds: float) -> float:
+        """Return the same for bursts. As long as hardly one is expected, p90 is without any."""
+        return self._doubtful(seconds, coming.irregular) * min(1.0, coming.times * seconds / LIKELY_TIMES)
 
     def count_others(self, tenant: str) -> int:
         """Return how many tenants there are beside one."""
         return len(self._by_tenant) - (tenant in self._by_tenant)
 
-    def of_others(self, tenant: str, seconds: float, most: float) -> tuple[float, float]:
-        """Return median and variance of the arrivals of all tenants but one, counting at most ``most`` for each."""
+    def of_others(self, tenant: str, seconds: float, most: float) -> Arriving:
+        """Return the arrivals of all tenants but one, counting those that overtake a job.
+
+        A tenant's jobs overtake at most ``most`` jobs of the one tenant. Of these fewer are left the later the others
+        arrive, down to none at the end.
+        """
         if seconds <= 0 or most <= 0:
-            return 0.0, 0.0
+            return NOTHING
         few = bisect_right(self._rates, most / seconds)
-        count = seconds * self._sums[few] + most * (len(self._rates) - few)
+        mean = seconds * self._sums[few] + most * (len(self._rates) - few)
         own = self._by_tenant.get(tenant)
         whole = self.batch
         if own is not None and own.steady:
-            count -= min(most, own.rate * seconds)
+            mean -= min(most, own.rate * seconds)
             rest = self.rate - own.rate
             whole = (self._together - own.rate * own.size) / rest if rest > 1e-9 * self.rate else 1.0
-        # At most ``most`` jobs of a larger batch count, and batches differ in size.
-        batch = min(whole, most)
-        count *= 1.0 - (1.0 - 1.0 / whole) * exp(-2.0 * most / whole)
-        variance = count * batch * self._doubtful(self.rate / self.batch, seconds) / seconds
-        count = _median(count, batch)
+        # Batches differ in size, and of a large one only as many jobs count as are left.
+        batch, ratio = min(whole, most), 2.0 * most / whole
+        mean *= 1.0 - (1.0 - 1.0 / whole) * (1.0 - exp(-ratio)) / ratio
+        variance = mean * batch * self._doubtful(seconds) / seconds
+        third = mean * batch * batch
         for other, coming in self.bursts:
             if other != tenant:
-                count += min(most, coming.within(seconds))
-                variance += (
-                    min(most, coming.size) ** 2 * coming.times * self._doubtful(coming.times, seconds, coming.irregular)
-                )
-        return count, variance
-
-
-def _median(mean: float, batch: float) -> float:
-    """Return the median number of arrivals with this mean, in batches. Larger batches lower it.
-
-    This is the median of a gamma distribution in the approximation of Wilson and Hilferty.
-    """
-    part = 1.0 - batch / (9.0 * mean) if mean > 0 else 0.0
-    return mean * part * part * part if part > 0 else 0.0
+                size = coming.size * (1.0 - coming.size / (2.0 * most)) if coming.size < most else most / 2.0
+                mean += min(most, coming.within(seconds) * size / coming.size)
+                variance += size * size * coming.times * self._doubtful_burst(coming, seconds)
+        return Arriving(mean, variance, third)
 
 
 class ModelData(NamedTuple):

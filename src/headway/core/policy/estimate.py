@@ -9,14 +9,15 @@ from math import sqrt
 from typing import NamedTuple
 
 from headway.core.diagnostics import AHEAD_COUNTED, JobDiagnostics, LimitView, QueueDiagnostics
-from headway.core.distributions import LaneArrivals, Lengths, Model
+from headway.core.distributions import NOTHING, Arriving, LaneArrivals, Lengths, Model
 from headway.core.job import ClassKey, State
 from headway.core.policy.document import Policy
 from headway.core.policy.enforced import PAUSE, RuleIndex
 from headway.core.policy.fluid_model import FluidRun, LaneFlow, declared
 from headway.core.policy.positions import QueuePositions, waiting_in
 from headway.core.policy.slot_release import POINTS
-from headway.core.snapshot import ClassView
+from headway.core.policy.start_chance import StartDoubt, surplus
+from headway.core.snapshot import ClassView, Snapshot
 from headway.core.worker import TASK
 
 P50_DEVIATIONS = 0.0  # Standard deviations for p50,
@@ -28,6 +29,7 @@ RELATIVE_ERROR = 0.02  # The relative error that all learned run times may share
 ROUGH_MAX = 0.6  # The largest relative error after few runs. From 0.87 on, p90 would never come.
 NOW = 1.0  # Seconds below which an estimate is shown as "now".
 CHANGED = 0.2  # The relative change of the seconds from which an estimate is sent again.
+JOINED_MOST = 0.1  # The part of the waiting jobs that may join before a forecast says too little about them.
 ESTIMATES_MAX = 10_000  # Estimates that one forecast keeps, which is about 2 MB.
 
 
@@ -110,6 +112,12 @@ class Forecast:
     def under(self, policy: Policy, queue: QueueDiagnostics) -> Forecast:
         """Return a forecast with what is learned here, for another policy or another queue."""
         return Forecast(queue, policy, self._known)
+
+    def covers(self, snapshot: Snapshot) -> bool:
+        """Return whether few jobs have joined the queue since: at most a tenth of those that waited."""
+        waited = {view.key: view.waiting for view in self.queue.snapshot.classes}
+        joined = sum(max(0, view.waiting - waited.get(view.key, 0)) for view in snapshot.classes)
+        return joined <= JOINED_MOST * sum(waited.values())
 
     def near(self, request: EstimateRequest) -> Estimate:
         """Return nearly the same as ``of``, but reuse estimates: places are rounded to a twentieth."""
@@ -296,18 +304,23 @@ class _Solve:
 
     def _excess(self, at: int, deviations: float) -> float:
         """Return how many starts too many or too few a step has, with ``deviations`` of bad luck."""
-        flow, count, doubt = self._flow, self._before + (LATE if deviations else FIRST), 0.0
+        flow, coming = self._flow, NOTHING
         if self._arrivals is not None:
-            more, doubt = self._arrivals.of_others(self._tenant, self._run.times[at], self._most)
-            count += more
-        if not deviations:
-            return flow.curve[at] - count
-        rough = RELATIVE_ERROR + min(flow.rough, ROUGH_MAX)
-        usual = flow.curve[at] - deviations * sqrt(flow.doubt[at] + doubt + (rough * flow.curve[at]) ** 2)
+            coming = self._arrivals.of_others(self._tenant, self._run.times[at], self._most)
+        count = self._before + (LATE if deviations else FIRST) + coming.mean
+        rough = (RELATIVE_ERROR + min(flow.rough, ROUGH_MAX)) * flow.curve[at]
+        usual = surplus(flow.curve[at], count, _more(flow.doubt[at], coming, rough * rough), deviations)
         if not flow.sure[at]:
-            return usual - count
+            return usual
         # A lane that has risen gets its share at least, whatever comes to better lanes.
-        return max(usual, flow.sure[at] - deviations * sqrt(flow.sure_doubt[at] + doubt)) - count
+        return max(usual, surplus(flow.sure[at], count, _more(flow.sure_doubt[at], coming), deviations))
+
+
+def _more(doubt: StartDoubt, coming: Arriving, variance: float = 0.0) -> StartDoubt:
+    """Return a doubt with that about arrivals that overtake, and with more variance."""
+    return StartDoubt(
+        doubt.variance + coming.variance + variance, doubt.arrivals + coming.variance, doubt.third + coming.third
+    )
 
 
 def _at(times: Sequence[float], values: Sequence[float], moment: float) -> float:

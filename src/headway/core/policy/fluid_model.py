@@ -7,14 +7,16 @@ with the time that they reach into, since the far future need not be known to th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import exp, inf
+from math import exp, inf, sqrt
+from typing import NamedTuple
 
 from headway.core.diagnostics import QueueDiagnostics, RunningJob
-from headway.core.distributions import Lengths, Model, doubt, up_to
+from headway.core.distributions import NOTHING, Arriving, Lengths, Model, doubt, up_to
 from headway.core.job import ClassKey
 from headway.core.policy.document import ELASTIC, INTERACTIVE, Lane, Policy
 from headway.core.policy.lanes import competitions, lane_of, risen_level
 from headway.core.policy.slot_release import POINTS, SlotReleases
+from headway.core.policy.start_chance import StartDoubt
 from headway.core.snapshot import ClassView, Snapshot
 from headway.core.worker import TASK, WorkerInfo, serves
 
@@ -27,13 +29,30 @@ _UNKNOWN = up_to(1.0)  # Stands in for unknown run times; such estimates have no
 _NONE = 1e-9  # Jobs or slots below which none is left, beside rounding errors.
 
 
+class Risk(NamedTuple):
+    """The variance and third cumulant of the work of arrivals, in seconds squared and cubed."""
+
+    variance: float = 0.0
+    third: float = 0.0
+
+    def plus(self, other: Risk) -> Risk:
+        return Risk(self.variance + other.variance, self.third + other.third)
+
+    def minus(self, other: Risk) -> Risk:
+        return Risk(self.variance - other.variance, self.third - other.third)
+
+
+NO_RISK = Risk()
+
+
 class LaneFlow:
     """A lane in the simulation: its waiting jobs, arrivals and running jobs, and its possible starts by each step."""
 
     __slots__ = (
-        "apart", "arrivals", "basis", "came", "curve", "doubt", "due", "entering", "filled", "had", "lane", "lengths",
-        "mean", "name", "oldest_ms", "overflow", "pace", "phases", "queue", "rate", "reach", "risk", "rough", "running",
-        "served", "spread", "sure", "sure_doubt", "sure_risk", "turn", "waiting", "weight",
+        "apart", "arrivals", "arriving", "basis", "beside", "came", "curve", "doubt", "due", "entering", "filled",
+        "had", "lane", "lengths", "mean", "name", "oldest_ms", "overflow", "pace", "phases", "queue", "rate", "reach",
+        "risk", "rough", "running", "served", "since", "spread", "sure", "sure_doubt", "sure_risk", "taken", "turn",
+        "waiting", "weight",
     )  # fmt: skip
 
     def __init__(self, name: str, lane: Lane, lengths: Lengths, known: Model, waiting: float, oldest_ms: int) -> None:
@@ -59,16 +78,19 @@ class LaneFlow:
         self.served = 0.0
         self.reach = 0.0  # How many jobs it could have started if enough had waited.
         self.spread = 0.0  # The variance of the work that it has started, in seconds squared.
-        self.came = 0.0  # The variance of the work that has arrived in the step, in seconds squared,
-        self.risk = 0.0  # and of the work that has arrived in all steps and goes first,
-        self.sure_risk = 0.0  # also before the share of a lane that has risen.
+        self.arriving = self.came = NOTHING  # What its tenants send by the step, and what of it comes to the slots.
+        self.since = 0.0  # The end of the last step.
+        self.beside = 0.0  # The arrivals of the step that find no room in the reserve.
+        self.taken = NO_RISK  # What the arrivals have taken from the slots by the step,
+        self.risk = NO_RISK  # and what arrivals have taken that go first,
+        self.sure_risk = NO_RISK  # also before the share of a lane that has risen.
         self.turn = 0.0  # Seconds between two of its jobs once it has risen, by its share of the slots.
         self.due = 0.0  # How many jobs its share has started since it has risen, whatever comes to better lanes.
         self.curve: list[float] = []  # By step: its reach.
-        self.doubt: list[float] = []  # By step: the variance of its reach, in jobs squared.
+        self.doubt: list[StartDoubt] = []  # By step: the doubt about its reach.
         self.queue: list[float] = []  # By step: how many jobs wait.
         self.sure: list[float] = []  # By step: what was due to it,
-        self.sure_doubt: list[float] = []  # and the variance of that, in jobs squared.
+        self.sure_doubt: list[StartDoubt] = []  # and the doubt about that.
 
     def enter(self, length: float) -> None:
         """Find what the slots that become free in a step hold at its end, by phase and stage, and the work left there.
@@ -86,6 +108,36 @@ class LaneFlow:
         self.entering = [[part / whole for part in phase] for phase in entering]
         # Work is neither lost nor made: what starts in a step is what runs in it, and what is left at its end.
         self.pace = left / (whole * self.mean)
+
+    def arrive(self, now: float) -> None:
+        """Let jobs arrive until a moment. Those that find room in the reserve at once take nothing from other slots."""
+        before, arriving = self.arriving, self.arrivals.within(now)
+        part = 1.0
+        comes = arriving.mean - before.mean
+        if self.apart and self.waiting < _NONE:
+            part = self.overflow
+            self.beside = comes * part
+            comes -= self.beside
+        if self.arrivals.bursts:
+            comes += self.arrivals.burst(now) - self.arrivals.burst(self.since)
+        mean, variance, third = self.came
+        self.came = Arriving(
+            mean + comes + self.beside,
+            variance + part * (arriving.variance - before.variance),
+            third + part * (arriving.third - before.third),
+        )
+        self.arriving, self.since = arriving, now
+        self.waiting += comes
+
+    def take(self) -> Risk:
+        """Return the doubt about the work of the arrivals that have started in a step.
+
+        Those that still wait have taken nothing from other lanes.
+        """
+        part = max(0.0, self.served - self.had) / self.came.mean * self.mean if self.came.mean > _NONE else 0.0
+        before = self.taken
+        self.taken = Risk(self.came.variance * part * self.mean, self.came.third * part * self.mean * self.mean)
+        return self.taken.minus(before)
 
     def fill(self) -> None:
         """Let the jobs that have started in a step run."""
@@ -172,10 +224,14 @@ class FluidRun:
             flow = LaneFlow(name, lane, lengths, known, waiting, max(0, self._now_at - since_at))
             flow.basis = basis
             flow.rough = doubt(lengths.count)
-            if self._kept and name in policy.reserve.lanes:
-                flow.apart = True
-                flow.overflow = _overflow(flow.rate * flow.mean, self._kept)
+            flow.apart = self._kept > 0 and name in policy.reserve.lanes
             self.flows[name] = flow
+        others = [flow for flow in self.flows.values() if not flow.apart]
+        load = sum(flow.rate * flow.mean for flow in others)
+        freed = self._open * sum(flow.rate for flow in others) / load if load > 0 else 0.0
+        for flow in self.flows.values():
+            if flow.apart:
+                flow.overflow = _overflow(flow, self._kept, freed)
 
     def _lengths(
         self, name: str, views: Sequence[ClassView], known: Model, running: Sequence[float]
@@ -251,15 +307,7 @@ class FluidRun:
                 flow.running[at] = left
                 starts -= sum(left)
             flow.enter(length)
-            arrivals = flow.arrivals
-            comes, doubt = arrivals.within(now) - arrivals.within(before), arrivals.variance(before, now)
-            if flow.apart and flow.waiting < _NONE:
-                comes *= flow.overflow
-                doubt *= flow.overflow
-            if arrivals.bursts:
-                comes += arrivals.burst(now) - arrivals.burst(before)
-            flow.came = doubt * flow.mean * flow.mean
-            flow.waiting += comes
+            flow.arrive(now)
         freed = self._apart.due(now) - self._apart.due(before)
         held = self._apart.due(before - self._late)
         self._serve_all([starts, max(0.0, seconds)], [freed, held * length])
@@ -274,6 +322,9 @@ class FluidRun:
                     self._serve(favoured, [flow for flow in joined if flow.apart], apart)
                     for flow in (*favoured, *joined):
                         flow.filled = 0.0
+                    for flow in favoured:
+                        flow.waiting += flow.beside
+                        flow.beside = 0.0
             self._serve(natives, joined, common)
         for flow in self._all:
             if flow.filled > 0:
@@ -350,21 +401,31 @@ class FluidRun:
         return int(1_000 * max(0.0, now - came))
 
     def _record(self, now: float) -> None:
-        spread = came = 0.0
+        spread, came = 0.0, NO_RISK
         for natives, joined in self._groups:
             for flow in joined:
-                flow.sure_risk += came
-            came += sum([flow.came for flow in natives])
+                flow.sure_risk = flow.sure_risk.plus(came)
+            took = [flow.take() for flow in natives]
+            for risk in took:
+                came = came.plus(risk)
             spread += sum([flow.spread for flow in natives])
-            for flow in natives:
-                flow.risk += came - flow.came
+            for flow, own in zip(natives, took, strict=True):
+                flow.risk = flow.risk.plus(came).minus(own)
                 freed = self._common.doubt(now, flow.mean) + (self._apart.doubt(now, flow.mean) if flow.apart else 0.0)
-                square = flow.mean * flow.mean
                 flow.curve.append(flow.reach)
                 flow.queue.append(flow.waiting)
-                flow.doubt.append(freed + (spread + flow.risk) / square)
+                flow.doubt.append(_doubt(flow.reach, freed, spread, flow.risk, flow.mean))
                 flow.sure.append(flow.due)
-                flow.sure_doubt.append(freed + (spread + flow.sure_risk) / square)
+                flow.sure_doubt.append(_doubt(flow.due, freed, spread, flow.sure_risk, flow.mean))
+
+
+def _doubt(reach: float, freed: float, spread: float, risk: Risk, mean: float) -> StartDoubt:
+    """Return the doubt in jobs with a mean run time. ``freed`` is in jobs already."""
+    square = mean * mean
+    if reach < _NONE:  # A lane that gets no slot in any case loses none to arrivals in better lanes.
+        return StartDoubt(freed + spread / square)
+    arrivals = risk.variance / square
+    return StartDoubt(freed + spread / square + arrivals, arrivals, risk.third / (square * mean))
 
 
 def declared(policy: Policy, keys: Iterable[ClassKey]) -> Lengths | None:
@@ -445,9 +506,18 @@ def _kept(policy: Policy, able: Sequence[WorkerInfo], slots: int) -> int:
     return max(0, min(kept, slots - 1))
 
 
-def _overflow(load: float, rooms: int) -> float:
-    """Return the part of arrivals that finds all slots of the reserve busy, by Erlang's formula."""
-    blocked = 1.0
+def _overflow(flow: LaneFlow, rooms: int, freed: float) -> float:
+    """Return the part of a lane's arrivals that other slots run, of which ``freed`` a second become free."""
+    load, blocked = flow.rate * flow.mean, 1.0
+    # The part that finds all slots of the reserve busy, by Erlang's formula.
     for room in range(1, min(rooms, 100) + 1):
         blocked = load * blocked / (room + load * blocked)
-    return blocked
+    blocked *= freed / (freed + rooms / flow.mean)  # The first slot that becomes free may be one of the reserve.
+    batch = flow.arrivals.batch
+    work = (batch - rooms) * flow.mean
+    if work <= 0 or freed <= 0:
+        return blocked
+    # Of a batch, the reserve runs some jobs after the other, while slots that become free join in one by one:
+    # rooms * seconds + freed * seconds² / 2 = work.
+    seconds = (sqrt(rooms * rooms + 2.0 * freed * work) - rooms) / freed
+    return max(blocked, (work - rooms * seconds) / (batch * flow.mean))
