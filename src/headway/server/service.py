@@ -16,6 +16,7 @@ from headway.core.errors import StoreError
 from headway.core.policy.document import Policy
 from headway.core.policy.estimate import Forecast
 from headway.core.policy.positions import QueuePositions
+from headway.core.snapshot import Snapshot
 from headway.estimates.accuracy import EstimateAccuracy
 from headway.estimates.forecaster import Forecaster
 from headway.maintenance.bulk import BulkRunner
@@ -40,7 +41,8 @@ from headway.stores.base import Store
 
 STREAMS_MAX = 10_000
 LISTS_MAX = 4  # Pages that are read and encoded at the same time. Further requests wait.
-FORECAST_AGE = 1.0  # Seconds for which requests share one forecast.
+FORECAST_AGE = 1.0  # Seconds for which requests share one forecast,
+FORECAST_RENEWED = 0.1  # and for which they share it if many jobs have joined the queue: bursts are common.
 
 
 class Service:
@@ -187,6 +189,11 @@ class Service:
     async def forecast(self, age: float | None = None) -> Forecast:
         """Return a forecast shared by concurrent callers, at most a second old or this many seconds."""
         return await self._forecasts.recent(FORECAST_AGE if age is None else age)
+
+    async def forecast_of(self, snapshot: Snapshot) -> Forecast:
+        """Return the shared forecast, or a newer one if many jobs have joined the queue by this snapshot."""
+        forecast = await self.forecast()
+        return forecast if forecast.covers(snapshot) else await self.forecast(min(FORECAST_AGE, FORECAST_RENEWED))
 
     async def _build_forecast(self) -> Forecast:
         return await self._forecaster.build(await self.store(), await self.policy())

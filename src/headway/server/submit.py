@@ -198,7 +198,7 @@ async def _kept(service: Service, calls: Sequence[Call[Any]], answers: Sequence[
             if call.terms is not terms:  # Most jobs have the same class as the one before.
                 terms, found_in = call.terms, classes.setdefault(call.new.class_key, [])
             found_in.append(index)
-    forecast = await service.forecast()
+    forecast = await service.forecast_of(queue.snapshot)
     placed: dict[int, SubmitResult] = {}
     for key, indexes in classes.items():
         view = queue.views.get(key)
@@ -236,7 +236,7 @@ async def _one_kept(service: Service, call: Call[Any], answer: SubmitReply) -> S
     queue = await service.queue_view.fresh()
     key = call.new.class_key
     view = queue.views.get(key)
-    forecast = await service.forecast()
+    forecast = await service.forecast_of(queue.snapshot)
     if view is not None and view.fair:
         diagnosis = await (await service.store()).diagnose_job(answer.job_id)
         found = None if diagnosis is None else estimate_from(diagnosis, forecast, service.app.policy)
@@ -314,7 +314,7 @@ async def describe_waiting(service: Service, job: JobRecord) -> tuple[Estimate |
 
 async def estimate_waiting(service: Service, diagnosis: JobDiagnostics) -> Estimate | None:
     """Return when a waiting job will start, and remember it for the accuracy of estimates. None if it has started."""
-    job, forecast = diagnosis.job, await service.forecast()
+    job, forecast = diagnosis.job, await service.forecast_of(diagnosis.queue.snapshot)
     if job.held:
         return await estimate_held(await service.store(), forecast, diagnosis)
     found = estimate_from(diagnosis, forecast, await service.policy())

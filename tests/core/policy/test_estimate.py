@@ -25,6 +25,7 @@ from headway.core.policy.estimate import (
     materially_differs,
 )
 from headway.core.policy.ladder import RunningJobs
+from headway.core.snapshot import Snapshot
 from tests.core.policy.test_why import EXPORT, NOW_AT, Scene, a_run, a_view, a_worker
 
 SECONDS = 4.0
@@ -340,3 +341,13 @@ def test_p90_is_wider_the_fewer_jobs_were_seen() -> None:
 
     assert width(12) > width(50) > width(400)
     assert width(12) > 1.25
+
+
+def test_a_forecast_covers_a_queue_that_few_jobs_have_joined() -> None:
+    forecast, short = (
+        Forecast(busy(4, classes=(a_view("low", waiting),)).diagnose(), BUILT_IN, known()) for waiting in (100, 2)
+    )
+    for joined, covered in ((-60, True), (0, True), (10, True), (11, False)):
+        assert forecast.covers(Snapshot(NOW_AT, (a_view("low", 100 + joined),))) is covered
+    assert not forecast.covers(Snapshot(NOW_AT, (a_view("low", 100), a_view("high", 11))))
+    assert not short.covers(Snapshot(NOW_AT, (a_view("low", 3),)))
