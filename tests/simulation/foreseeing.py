@@ -98,9 +98,9 @@ class _Foreseer(Player):
     async def submit(self, work: Work) -> None:
         await super().submit(work)
         self._submitted += 1
+        await self._lessons.publish(self.store)  # When it is due, as a worker does, so that older arrivals count less.
         if self._submitted % ASKED or work.arrives < WARM_UP:
             return
-        await self._lessons.publish(self.store)
         diagnosis = await self.store.diagnose_job(next(reversed(self.by_id)))
         assert diagnosis is not None
         said = await self._forecaster.estimate(self.store, diagnosis, self.policy)

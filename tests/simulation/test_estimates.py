@@ -59,7 +59,8 @@ def proof(*settings: Setting) -> ParameterSet:
     return pytest.param(settings, id=", ".join(map(str, settings)), marks=marks)
 
 
-CALM = [quick(Setting(4, 1)), proof(*(Setting(12, seed) for seed in (1, 2, 3)))]
+SEEDS = (41, 42, 43)  # No constant was chosen by runs of these.
+CALM = [quick(Setting(4, SEEDS[0])), proof(*(Setting(12, seed) for seed in SEEDS))]
 
 
 @pytest.mark.parametrize("settings", CALM)
@@ -85,8 +86,8 @@ def test_hardly_anything_is_unknown_once_jobs_have_run(runs: Runs, settings: Set
     assert unknown <= 0.1 * len(foreseen)
 
 
-LONG_CALM = [proof(*(Setting(12, seed) for seed in (1, 2, 3)))]
-FLOOD = [proof(*(Setting(4, seed, flood=True) for seed in (1, 2, 3)))]
+LONG_CALM = [proof(*(Setting(12, seed) for seed in SEEDS))]
+FLOOD = [proof(*(Setting(4, seed, flood=True) for seed in SEEDS))]
 
 
 @pytest.mark.parametrize("lane", LANES)
