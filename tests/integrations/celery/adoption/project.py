@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from celery import Celery, Task, current_task, group, signals  # type: ignore[import-untyped]
+from celery import Celery, Task, chord, current_task, group, signals  # type: ignore[import-untyped]
+from celery import chain as celery_chain
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded  # type: ignore[import-untyped]
 from celery.utils.log import get_task_logger  # type: ignore[import-untyped]
 
@@ -122,13 +123,29 @@ def _define(app: Celery) -> None:
         raise KeyError("missing")
 
     @task(name="work.new_arguments", bind=True)
-    def new_arguments(self: Any, n: int) -> None:
-        raise self.retry(args=(n + 1,), countdown=0)
+    def new_arguments(self: Any, n: int, text: str = "") -> list[Any]:
+        if n < 3:
+            raise self.retry(args=(n + 1,), kwargs={"text": text * 2}, countdown=0)
+        return [n, len(text), self.request.retries]
 
-    @task(name="work.replace", bind=True)
-    def replace(self: Any, by_group: bool = False) -> None:
-        once = app.signature("work.add", (1, 2))
-        raise self.replace(group(once, once, app=app) if by_group else once)
+    @task(name="work.replace", bind=True, max_retries=5)
+    def replace(self: Any, *args: str) -> Any:
+        add, total = app.tasks["work.add"], app.tasks["work.total"]
+        choices = {
+            "task": add.s(1, 2),
+            "retried": app.tasks["work.flaky"].s(2),
+            "itself": self.s("task"),
+            "later": add.s(1, 2).set(countdown=0.1),
+            "failing": app.tasks["work.fail"].s(),
+            "chain": celery_chain(add.s(1, 2), add.s(10)),
+            "failing chain": celery_chain(app.tasks["work.fail"].s(), add.s(10)),
+            "group": group([add.s(1, 1), add.s(2, 2)], app=app),
+            "chord": chord([add.s(1, 1), celery_chain(add.s(2, 2), add.s(1))], total.s()),
+            "failing chord": chord([add.s(1, 1), app.tasks["work.fail"].s()], total.s()),
+            "chain to group": celery_chain(add.s(1, 2), group([add.s(1), add.s(2)], app=app)),
+            "delayed chain": celery_chain(add.s(1, 2), add.s(10).set(countdown=1)),
+        }
+        return self.replace(choices[args[-1]])
 
     @task(name="work.soft", soft_time_limit=0.2)
     def soft(seconds: float = 60.0) -> str:

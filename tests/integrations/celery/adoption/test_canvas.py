@@ -12,6 +12,7 @@ from celery.result import GroupResult  # type: ignore[import-untyped]
 
 from headway.core.errors import ConfigError
 from headway.integrations.celery import adoption_of
+from headway.integrations.celery.adoption import join
 from tests.integrations.celery.adoption.conftest import Adopted
 from tests.integrations.celery.workers import eventually
 
@@ -30,6 +31,11 @@ def test_a_chain_passes_results_on_and_skips_them_for_immutable_steps(adopted: A
     result = chain(add.s(1, 2), add.s(10), add.si(5, 5), add.s(1))()
     assert result.get(timeout=60) == 11
     assert [result.parent.get(), result.parent.parent.get(), result.parent.parent.parent.get()] == [10, 13, 3]
+
+
+def test_a_chain_may_have_more_steps_than_the_broker_has_connections(adopted: Adopted, add: Any) -> None:
+    steps = 3 * (adopted.app.conf.broker_pool_limit or 10)
+    assert chain(add.s(0, 1), *[add.s(1) for _ in range(steps)])().get(timeout=60) == steps + 1
 
 
 def test_the_steps_of_a_chain_wait_in_the_store(adopted: Adopted, add: Any) -> None:
@@ -95,9 +101,60 @@ def test_the_body_of_a_chord_has_the_parent_and_root_that_celery_gives_it(adopte
     assert body["root_id"] == header.parent.id
 
 
-def test_replacing_a_task_by_a_group_is_refused_by_name(adopted: Adopted) -> None:
-    with pytest.raises(ConfigError, match="replace with a group is refused"):
-        adopted.result("work.replace", True)
+@pytest.mark.parametrize(
+    "by, value",
+    [
+        ("task", 3),
+        ("itself", 3),
+        ("later", 3),
+        ("retried", 2),
+        ("chain", 13),
+        ("group", [2, 4]),
+        ("chord", 7),
+        ("chain to group", [4, 5]),
+    ],
+)
+def test_a_task_can_replace_itself_and_keeps_its_id(adopted: Adopted, by: str, value: Any) -> None:
+    result = adopted.call("work.replace", by)
+    assert (result.get(timeout=60), result.state) == (value, "SUCCESS")
+
+
+def test_what_waits_for_a_replaced_task_waits_for_its_replacement(adopted: Adopted, add: Any, tmp_path: Path) -> None:
+    replace, marked = adopted.app.tasks["work.replace"], tmp_path / "marked"
+    callback = adopted.app.tasks["work.mark"].si(str(marked), "called")
+    total = adopted.app.tasks["work.total"]
+    assert chain(replace.si("chain"), add.s(1), replace.s("chord"), add.s(1))().get(timeout=60) == 8
+    assert chord([replace.si("chord"), replace.si("chain"), add.s(1, 1)], total.s())().get(timeout=60) == 22
+    replace.apply_async(("group",), link=callback)
+    eventually(lambda: marked.exists() and marked.read_text() == "called", "the callback runs once")
+
+
+@pytest.mark.parametrize(
+    "by, error", [("failing", ValueError), ("failing chain", ValueError), ("failing chord", ChordError)]
+)
+def test_a_replaced_task_fails_with_its_replacement(
+    adopted: Adopted, add: Any, by: str, error: type[Exception]
+) -> None:
+    result = chain(adopted.app.tasks["work.replace"].si(by), add.s(1))()
+    with pytest.raises(error, match="bad"):
+        result.get(timeout=60)
+    assert result.parent.state == "FAILURE"
+
+
+def test_a_replacement_that_cannot_wait_in_the_store_is_refused_by_name(adopted: Adopted) -> None:
+    with pytest.raises(ConfigError, match=r"self\.replace is refused: .* without a countdown"):
+        adopted.result("work.replace", "delayed chain")
+
+
+def test_a_large_header_is_joined_in_parts(adopted: Adopted, add: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join, "EDGES_MAX", 3)
+    total = adopted.app.tasks["work.total"]
+    inner = chord([add.s(number) for number in range(4)], total.s())
+    result = chord([*[add.s(number) for number in range(11)], inner], total.s())()
+    assert result.get(timeout=60) == 55 + 6
+    result = chord([*[add.s(number) for number in range(11)], adopted.app.tasks["work.fail"].s()], total.s())()
+    with pytest.raises(ChordError, match="bad"):
+        result.get(timeout=60, follow_parents=False)
 
 
 def test_a_chord_whose_header_fails_fails_and_calls_its_errback(adopted: Adopted, add: Any, tmp_path: Path) -> None:

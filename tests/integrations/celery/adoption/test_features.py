@@ -79,7 +79,7 @@ def test_each_feature_that_is_not_as_it_was_says_how_or_why() -> None:
 
 def test_the_table_has_every_attribute_of_a_request() -> None:
     names = {name for name in vars(Context) if not name.startswith("_")} - {
-        "update", "clear", "get", "as_execution_options", "time_limit", "soft_time_limit", "replaced_task_nesting",
+        "update", "clear", "get", "as_execution_options", "time_limit", "soft_time_limit",
     }  # fmt: skip
     assert [name for name in sorted(names) if find_feature(FeatureKind.REQUEST, name) is None] == []
 
@@ -102,8 +102,9 @@ def test_the_table_has_every_option_that_a_task_reads_from_settings() -> None:
 
 def test_what_is_refused_is_little_and_known() -> None:
     assert {feature.name for feature in with_status(FeatureStatus.REFUSED)} == {
-        "replace", "add_to_chord", "replaced_task_nesting", "args", "kwargs", "solar",
-    }  # fmt: skip
+        "add_to_chord",
+        "solar",
+    }
 
 
 def test_the_guide_has_the_table() -> None:

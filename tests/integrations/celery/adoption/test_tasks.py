@@ -100,12 +100,9 @@ def test_autoretry_gives_up_after_max_retries(adopted: Adopted) -> None:
         adopted.result("work.auto")
 
 
-@pytest.mark.parametrize("name, args, what", [("work.new_arguments", (1,), "args"), ("work.replace", (), "replace")])
-def test_what_needs_a_second_job_with_the_same_id_is_refused_by_name(
-    adopted: Adopted, name: str, args: tuple[int, ...], what: str
-) -> None:
-    with pytest.raises(ConfigError, match=f"{what}.* is refused"):
-        adopted.result(name, *args)
+def test_a_retry_can_have_other_arguments(adopted: Adopted) -> None:
+    assert adopted.result("work.new_arguments", 1, kwargs={"text": "ab"}) == [3, 8, 2]
+    assert adopted.result("work.new_arguments", 1, kwargs={"text": '"' * 40_000}) == [3, 160_000, 2]
 
 
 def test_a_soft_time_limit_is_raised_inside_the_task(adopted: Adopted) -> None:

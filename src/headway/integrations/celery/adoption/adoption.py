@@ -16,8 +16,10 @@ from headway.client.options import Limit, Retry, TaskOptions
 from headway.client.task import RETRIES_MAX, Task
 from headway.core.errors import ConfigError
 from headway.integrations.celery.adoption import canvas, lifecycle
+from headway.integrations.celery.adoption.attempt import running
 from headway.integrations.celery.adoption.backend import JobBackend
 from headway.integrations.celery.adoption.control import AdoptedControl, BrokerProbe
+from headway.integrations.celery.adoption.join import declare_join
 from headway.integrations.celery.adoption.message import MessageSignature
 from headway.integrations.celery.adoption.queues import NEED, QueueMap, known_queues, routed_queue
 from headway.integrations.celery.adoption.rates import rate_of
@@ -26,6 +28,7 @@ from headway.integrations.celery.adoption.tracing import make_function
 
 ATTRIBUTE = "headway_adoption"
 ENVELOPES = ("celery.map", "celery.starmap")  # Celery's own tasks that call another task several times.
+ACCUMULATE = "celery.accumulate"  # What ``self.replace`` with a group makes of a running task.
 EXECUTORS = ("process", "thread")
 NO_LIMIT = 365 * 86_400  # Seconds. A Celery task without time_limit may run for any time; a job needs a number.
 _THREAD_POOLS = ("threads", "gevent", "eventlet", "solo")
@@ -80,6 +83,7 @@ class Adoption:
         self._declaring = threading.Lock()
         self._unregistered: set[str] = set()  # Tasks that this process sends by name without having them.
         self.headway = AdoptedHeadway(self, store, **settings)
+        self.join = declare_join(self)
         self.sender = JobSender(self)
         self.broker = BrokerProbe(self)
 
@@ -96,6 +100,8 @@ class Adoption:
         if name in ENVELOPES:
             inner = kwargs.get("task")
             return isinstance(inner, Mapping) and self.adopts(str(inner.get("task", "")))
+        if name == ACCUMULATE:
+            return running.get() is not None
         return self.adopts(name)
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 
 from headway.client.context import Context
 from headway.integrations.celery.adoption.message import TaskMessage
+from headway.integrations.celery.adoption.next_message import NextMessage
 
 
 @dataclass(slots=True)
@@ -21,6 +22,9 @@ class RunningAttempt:
     state: tuple[str, Any] | None = None  # The last state and its meta that the task set.
     result: Any = None  # The plain result.
     children: list[Any] | None = None  # The results of the tasks that it sent, as tuples.
+    kept: NextMessage | None = None  # The message that an earlier attempt kept, if this one runs it.
+    replaced_after: float | None = None  # Seconds until the task that replaces this one may run.
+    next: NextMessage | None = None  # What ``self.replace`` or ``self.retry`` with other arguments asked for.
 
     @property
     def job_id(self) -> str:

@@ -17,10 +17,11 @@ from celery.result import result_from_tuple  # type: ignore[import-untyped]
 from kombu.exceptions import EncodeError
 
 from headway.client.codec import decode_result
-from headway.core.errors import JobNotFound, ResultTimeout
+from headway.core.errors import ConfigError, JobNotFound, ResultTimeout
 from headway.core.job import JobId, JobRecord, State
 from headway.integrations.celery.adoption.attempt import RunningAttempt, running
 from headway.integrations.celery.adoption.canvas import begin_chord
+from headway.integrations.celery.adoption.features import FeatureKind, find_feature
 from headway.integrations.celery.adoption.message import plain_result
 from headway.integrations.celery.adoption.meta import UPSTREAM, job_meta, write_note
 
@@ -103,6 +104,12 @@ class JobBackend(BaseBackend):  # type: ignore[misc]
         if self.adoption.sender.opened is None and self._has_original:
             self.original.set_chord_size(group_id, chord_size)
 
+    def add_to_chord(self, chord_id: str, result: Any) -> None:
+        if running.get() is not None:
+            feature = find_feature(FeatureKind.TASK_METHOD, "add_to_chord")
+            raise ConfigError(f"self.add_to_chord is refused: {'' if feature is None else feature.note}")
+        self.original.add_to_chord(chord_id, result)
+
     def ensure_chords_allowed(self) -> None:
         """Allow chords. Those of adopted tasks need no backend."""
 
@@ -147,13 +154,17 @@ class JobBackend(BaseBackend):  # type: ignore[misc]
         meta["children"] = self._children(task_id) if job.state.ended else []
         return meta
 
-    def _children(self, task_id: str) -> list[Any]:
+    def read_steps(self, task_id: str) -> dict[str, bytes]:
+        """Read what the attempts of a job have kept."""
         headway = self.adoption.headway
 
         async def read() -> dict[str, bytes]:
             return await (await headway.client.store()).steps(JobId(task_id))
 
-        kept = [value for key, value in headway.portal.run(read()).items() if key.startswith(CHILDREN)]
+        return headway.portal.run(read())
+
+    def _children(self, task_id: str) -> list[Any]:
+        kept = [value for key, value in self.read_steps(task_id).items() if key.startswith(CHILDREN)]
         return [_tuples(child) for child in decode_result(kept[-1]) or []] if kept else []
 
     def wait_for_pending(

@@ -17,7 +17,6 @@ from celery.result import GroupResult  # type: ignore[import-untyped]
 from headway.client.task import Call
 from headway.core.errors import ConfigError
 from headway.core.workflow import EdgeRule
-from headway.integrations.celery.adoption.features import FeatureKind, find_feature
 from headway.integrations.celery.adoption.message import CALL
 from headway.integrations.celery.adoption.sender import HeaderResults
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from headway.integrations.celery.adoption.adoption import Adoption
 
 _MOMENTS = ("countdown", "eta", "expires")  # They count from the moment at which a step is sent.
-REPLACED = "celery.accumulate"
 _installed = False
 _CHAIN, _GROUP, _CHORD = "chain", "group", "chord"
 
@@ -62,6 +60,7 @@ def _with_body(run: Any) -> Any:
         with adoption.sender.collecting() as opened:
             known = len(opened.chords)
             result = run(self, header, body, partial_args, app=app, **options)
+            adoption.sender.add_steps(opened)
             for sent_body, ids in opened.chords[known:]:
                 members = opened.members.pop(sent_body.options["task_id"])
                 with adoption.sender.waiting_for(members, EdgeRule.RUN):
@@ -148,9 +147,6 @@ def _all_adopted(adoption: Adoption, steps: list[Any]) -> bool:
     names = {
         sig["task"]: adoption.adopts_call(sig["task"], sig.get("kwargs") or {}) for s in steps for sig in leaves(s)
     }
-    if REPLACED in names and not names[REPLACED]:  # Only ``self.replace`` with a group sends this task.
-        feature = find_feature(FeatureKind.TASK_METHOD, "replace")
-        raise ConfigError(f"self.replace with a group is refused: {'' if feature is None else feature.note}")
     if names and not all(names.values()) and any(names.values()):
         stay = ", ".join(sorted(name for name, ours in names.items() if not ours))
         raise ConfigError(

@@ -105,10 +105,15 @@ TASK_METHODS = [
         "delay_on_commit apply_async_on_commit request shadow_name start_strategy add_around annotate bind",
     ),
     *_differs(FeatureKind.TASK_METHOD, "keeps at most 3,000 characters of JSON until the job ends", "update_state"),
+    *_differs(
+        FeatureKind.TASK_METHOD,
+        "the task or the last task of a chain or chord runs in the same job, with its queue, lane and time limit",
+        "replace",
+    ),
     *_refused(
         FeatureKind.TASK_METHOD,
-        "a job cannot become another job with the same id; return the result, or send the tasks with a chain",
-        "replace add_to_chord",
+        "the header of a chord cannot grow after it was sent; use self.replace with a group",
+        "add_to_chord",
     ),
 ]
 
@@ -122,7 +127,7 @@ CALL_OPTIONS = [
         FeatureKind.CALL_OPTION,
         "args kwargs countdown eta expires headers link link_error retries root_id parent_id group_id "
         "group_index chord chain shadow soft_time_limit add_to_parent ignore_result route_name router result_cls "
-        "task_type argsrepr kwargsrepr origin stamped_headers",
+        "task_type argsrepr kwargsrepr origin stamped_headers replaced_task_nesting",
     ),
     *_differs(
         FeatureKind.CALL_OPTION, "kills the job in the process executor; with threads it kills the runner", "time_limit"
@@ -139,20 +144,10 @@ CALL_OPTIONS = [
     ),
     *_differs(FeatureKind.CALL_OPTION, "has no effect: the store's own retries apply", "retry retry_policy"),
     *_differs(FeatureKind.CALL_OPTION, _JSON, "serializer"),
-    *_refused(
-        FeatureKind.CALL_OPTION,
-        "a job cannot become another job with the same id; return the result, or send the tasks with a chain",
-        "replaced_task_nesting",
-    ),
 ]
 
 RETRY_OPTIONS = [
-    *_as_is(FeatureKind.RETRY_OPTION, "exc countdown eta max_retries throw"),
-    *_refused(
-        FeatureKind.RETRY_OPTION,
-        "a retry runs the same job again with the same arguments; call apply_async with the new ones and return",
-        "args kwargs",
-    ),
+    *_as_is(FeatureKind.RETRY_OPTION, "exc countdown eta max_retries throw args kwargs"),
     *_differs(
         FeatureKind.RETRY_OPTION,
         "has no effect on a retry: the job keeps the options of its first call",
@@ -165,7 +160,8 @@ REQUEST = [
         FeatureKind.REQUEST,
         "id retries args kwargs headers called_directly is_eager root_id parent_id group group_index chord chain "
         "callbacks errbacks eta expires timelimit origin shadow correlation_id reply_to utc properties stamps "
-        "stamped_headers ignore_result children argsrepr kwargsrepr task taskset loglevel logfile",
+        "stamped_headers ignore_result children argsrepr kwargsrepr task taskset loglevel logfile "
+        "replaced_task_nesting",
     ),
     *_differs(FeatureKind.REQUEST, "is the id of the Headway worker", "hostname"),
     *_differs(FeatureKind.REQUEST, "has the queue and the priority, and no exchange", "delivery_info"),

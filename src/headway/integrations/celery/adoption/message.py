@@ -18,7 +18,7 @@ dumps: Callable[..., str] = kombu_json.dumps
 loads: Callable[..., Any] = kombu_json.loads
 
 MESSAGE = "celery.message"  # No parameter of a task can have this name.
-HEADER_RESULTS = "$results"  # In the place of an argument: the results of a chord's header, by the ids of its jobs.
+HEADER_RESULTS = "$results"  # In the place of an argument: results of jobs, by an id or by nested lists of ids.
 CALL = "celery.call"  # The key of a whole message among the named arguments of a call.
 
 # Headers that a worker does not need, or that Headway keeps itself.

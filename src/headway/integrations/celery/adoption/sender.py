@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery import signals  # type: ignore[import-untyped]
 from celery.utils.time import maybe_iso8601, maybe_make_aware  # type: ignore[import-untyped]
@@ -18,9 +19,9 @@ from headway.client.task import Call, Task
 from headway.core.errors import ConfigError, IdempotencyConflict
 from headway.core.job import JobId
 from headway.core.policy.document import Policy
-from headway.core.workflow import EDGES_MAX, EdgeRule
+from headway.core.workflow import EdgeRule
 from headway.integrations.celery.adoption.attempt import RunningAttempt, running
-from headway.integrations.celery.adoption.features import FeatureKind, find_feature
+from headway.integrations.celery.adoption.join import SAFETY_SECONDS, bounded, make_join
 from headway.integrations.celery.adoption.message import (
     CALL,
     HEADER_RESULTS,
@@ -29,6 +30,7 @@ from headway.integrations.celery.adoption.message import (
     make_message,
     with_references,
 )
+from headway.integrations.celery.adoption.next_message import NextMessage
 from headway.integrations.celery.adoption.queues import queue_name, transport_of
 
 if TYPE_CHECKING:
@@ -63,6 +65,15 @@ class HeaderResults:
         return f"<results of {len(self.ids)} tasks>"
 
 
+class ChainRest(NamedTuple):
+    """The steps of a chain after the one that was sent, last one first."""
+
+    steps: list[Any]
+    parent_id: str
+    root_id: str
+    link: Link
+
+
 @dataclass(slots=True)
 class OpenSend:
     """The calls of a chain, group or chord that are sent together, and what the next ones wait for."""
@@ -71,6 +82,8 @@ class OpenSend:
     links: tuple[Link, ...] = ()
     chords: list[tuple[Any, list[Any]]] = field(default_factory=list)  # The body and the header's ids of each chord.
     members: dict[str, list[Call[Any]]] = field(default_factory=dict)  # The header of each chord, by its body's id.
+    steps: deque[ChainRest] = field(default_factory=deque)  # What is left of chains whose first task was sent.
+    held: list[Any] | None = None  # The steps that follow the one that is being sent, if they are known to be held.
     published: list[Callable[[], object]] = field(default_factory=list)  # Signals for after the submit.
 
 
@@ -115,7 +128,7 @@ class JobSender:
         properties.update((name, value) for name, value in options.items() if name not in _PUBLISHING)
         attempt = running.get()
         if attempt is not None and about["id"] == attempt.job_id:
-            self._retry(attempt, name, about, body)
+            self._run_next(attempt, name, make_message(body, about, shown, properties), about)
             return
         place = {"sender": name, "body": body, "headers": about, "exchange": "", "routing_key": shown}
         signals.before_task_publish.send(
@@ -125,48 +138,76 @@ class JobSender:
             self._add(opened, name, make_message(body, about, shown, properties), about)
             opened.published.append(lambda: signals.after_task_publish.send(**place))
 
-    def _retry(self, attempt: RunningAttempt, name: str, about: dict[str, Any], body: Any) -> None:
-        """Note that the running task wants to run again. Raises ``ConfigError`` if it would become another job."""
-        if name != attempt.task or about.get("replaced_task_nesting"):
-            raise ConfigError(
-                f"task {attempt.task}: self.replace is refused: {_note(FeatureKind.TASK_METHOD, 'replace')}"
-            )
-        args, kwargs, _ = body
-        if list(args) != list(attempt.message.args) or dict(kwargs) != attempt.message.kwargs:
-            what = "args" if list(args) != list(attempt.message.args) else "kwargs"
-            note = _note(FeatureKind.RETRY_OPTION, what)
-            raise ConfigError(f"task {attempt.task}: self.retry({what}=…) is refused: {note}")
+    def _run_next(self, attempt: RunningAttempt, name: str, message: TaskMessage, about: dict[str, Any]) -> None:
+        """Note the message of the running job itself: ``self.retry`` or ``self.replace``."""
         due = _moment(self._adoption.app, about.get("eta"))
-        attempt.retry_after = 0.0 if due is None else max(0.0, (due - datetime.now(UTC)).total_seconds())
+        after = 0.0 if due is None else max(0.0, (due - datetime.now(UTC)).total_seconds())
+        now, context = attempt.message, attempt.context
+        if name == attempt.task and not _is_replacement(attempt, message.headers):
+            attempt.retry_after = after
+            if message.args != list(now.args) or message.kwargs != now.kwargs:
+                kept = attempt.kept or NextMessage(name, now)
+                attempt.next = kept._replace(message=now._replace(args=message.args, kwargs=message.kwargs), waker=None)
+            return
+        with self.collecting() as opened:
+            links, waker = opened.links, None
+            if links:
+                join = make_join(self._adoption, links, attempt.job_id)
+                opened.calls.append(join)
+                waker, after = str(join.new.job_id), SAFETY_SECONDS
+            message, steps = self._split(opened, message, attempt)
+            message = _placed(message, {HEADER_RESULTS: links[0].source_id} if links else None)[0]
+            attempts = context.attempt - context.crashes - 1  # This attempt is not counted.
+            attempt.next = NextMessage(name, message, waker, context.epoch, attempts)
+            attempt.replaced_after = after
+            if steps:
+                opened.steps.append(_chain_rest(steps, attempt.job_id, about, Link(attempt.job_id)))
 
     def _add(self, opened: OpenSend, name: str, message: TaskMessage, about: dict[str, Any]) -> None:
-        """Add the call of a message, and after it the steps of its chain."""
-        chain = message.embed.get("chain")
-        steps = canvas_steps(self._adoption, chain) if chain else None
-        if steps:
-            message = message._replace(embed={k: v for k, v in message.embed.items() if k != "chain"})
+        """Add the call of a message, and note the steps of its chain."""
+        attempt = running.get()
+        message, steps = self._split(opened, message, attempt)
         call = self._call(name, message, about, opened.links)
+        if attempt is not None and any(link.source == attempt.job_id for link in opened.links):
+            call = call.inherit(attempt.context.lane, attempt.context.tenant)
         opened.calls.append(call)
         chord = message.embed.get("chord")
         if chord is not None and (body_id := chord["options"].get("task_id")) in opened.members:
             opened.members[body_id].append(call)
         if steps:
-            before, opened.links = opened.links, (Link(call, EdgeRule.CANCEL),)
-            try:
-                steps[-1].apply_async(
-                    (PreviousResult(),),
-                    chain=list(steps[:-1]),
-                    parent_id=call.new.job_id,
-                    root_id=about.get("root_id") or call.new.job_id,
-                )
-            finally:
-                opened.links = before
+            opened.steps.append(_chain_rest(steps, call.new.job_id, about, Link(call)))
+
+    def _split(
+        self, opened: OpenSend, message: TaskMessage, attempt: RunningAttempt | None
+    ) -> tuple[TaskMessage, list[Any] | None]:
+        """Return a message without the steps of its chain that are sent with it, and these steps."""
+        chain = message.embed.get("chain")
+        steps = chain if chain is opened.held else canvas_steps(self._adoption, chain) if chain else None
+        if steps:
+            return message._replace(embed={k: v for k, v in message.embed.items() if k != "chain"}), steps
+        if chain and attempt is not None and any(_id_of(step) == attempt.job_id for step in chain):
+            raise ConfigError(
+                f"task {attempt.task}: self.replace is refused: all tasks of a chain that replaces a task must be "
+                "adopted, without a countdown and without an apply_async of their own"
+            )
+        return message, None
+
+    def add_steps(self, opened: OpenSend) -> None:
+        """Add the steps of all chains that were noted. One step is sent after the other, so chains may be long."""
+        before = opened.links
+        try:
+            while opened.steps:
+                steps, parent_id, root_id, link = opened.steps.popleft()
+                opened.links, opened.held = (link,), steps[:-1]
+                steps[-1].apply_async((PreviousResult(),), chain=opened.held, parent_id=parent_id, root_id=root_id)
+        finally:
+            opened.links, opened.held = before, None
 
     def _call(self, name: str, message: TaskMessage, about: dict[str, Any], links: tuple[Link, ...]) -> Call[Any]:
         task = self._using(name, message, about)
         signature = task.signature
         assert isinstance(signature, MessageSignature)  # noqa: S101 - the adoption declares no other
-        message, refers = _placed(message)
+        message, refers = _placed(message, {"$out": 0})
         values = signature.bind_loosely(message.args, message.kwargs)
         values[CALL] = message
         terms = task.terms
@@ -210,6 +251,7 @@ class JobSender:
         opened = self._local.opened = OpenSend()
         try:
             yield opened
+            self.add_steps(opened)
         finally:
             self._local.opened = None
         self._submit(opened)
@@ -222,9 +264,7 @@ class JobSender:
         opened = self.opened
         if opened is None:
             raise RuntimeError("calls can wait only inside collecting()")
-        if len(calls) > EDGES_MAX:
-            raise ConfigError(f"the header of a chord has {len(calls):,} tasks, at most {EDGES_MAX:,} are allowed")
-        before, opened.links = opened.links, tuple(Link(call, rule) for call in calls)
+        before, opened.links = opened.links, bounded(self._adoption, [Link(call, rule) for call in calls])
         try:
             yield
         finally:
@@ -270,7 +310,7 @@ def canvas_steps(adoption: Adoption, chain: Sequence[Any]) -> list[Any] | None:
     return steps if all(can_hold(adoption, step) for step in steps) else None
 
 
-def _placed(message: TaskMessage) -> tuple[TaskMessage, bool]:
+def _placed(message: TaskMessage, previous: Any) -> tuple[TaskMessage, bool]:
     """Return a message with JSON in the place of results that do not exist yet, and whether it has the one before."""
     refers = any(isinstance(value, PreviousResult) for value in message.args)
     if not refers and not any(isinstance(value, HeaderResults) for value in message.args):
@@ -278,11 +318,28 @@ def _placed(message: TaskMessage) -> tuple[TaskMessage, bool]:
 
     def placed(value: Any) -> Any:
         if isinstance(value, PreviousResult):
-            return {"$out": 0}
+            return previous
         return {HEADER_RESULTS: value.ids} if isinstance(value, HeaderResults) else value
 
     headers = {name: value for name, value in message.headers.items() if name != "argsrepr"}
     return message._replace(args=[placed(value) for value in message.args], headers=headers), refers
+
+
+def _chain_rest(steps: list[Any], parent_id: str, about: Mapping[str, Any], link: Link) -> ChainRest:
+    return ChainRest(steps, parent_id, about.get("root_id") or parent_id, link)
+
+
+def _is_replacement(attempt: RunningAttempt, headers: Mapping[str, Any]) -> bool:
+    """Return whether a message of the running job is one of ``self.replace``, which counts how often it happened."""
+    name = "replaced_task_nesting"
+    return int(headers.get(name) or 0) > int(attempt.message.headers.get(name) or 0)
+
+
+def _id_of(step: Any) -> Any:
+    """Return the id of a task in a chain, or of a chord's body."""
+    options: Mapping[str, Any] = step.get("options") or {}
+    body = (step.get("kwargs") or {}).get("body") if step.get("subtask_type") == "chord" else None
+    return options.get("task_id") if body is None else _id_of(body)
 
 
 def _job_id(name: str, task_id: Any) -> JobId:
@@ -300,8 +357,3 @@ def _moment(app: Any, text: str | None) -> datetime | None:
     read: Any = maybe_iso8601(text)
     moment: datetime = maybe_make_aware(read, app.timezone)
     return moment.astimezone(UTC)
-
-
-def _note(kind: FeatureKind, name: str) -> str:
-    feature = find_feature(kind, name)
-    return "" if feature is None else feature.note

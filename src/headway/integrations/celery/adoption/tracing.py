@@ -16,6 +16,7 @@ from celery.exceptions import (  # type: ignore[import-untyped]
     Ignore,
     Reject,
     SoftTimeLimitExceeded,
+    TaskRevokedError,
 )
 
 from headway.client.context import Context
@@ -24,8 +25,10 @@ from headway.core.job import JobRecord, State
 from headway.integrations.celery.adoption import lifecycle
 from headway.integrations.celery.adoption.attempt import RunningAttempt, running
 from headway.integrations.celery.adoption.backend import CHILDREN
+from headway.integrations.celery.adoption.join import SAFETY_SECONDS, must_wait
 from headway.integrations.celery.adoption.message import HEADER_RESULTS, TaskMessage
 from headway.integrations.celery.adoption.meta import STATE, job_meta
+from headway.integrations.celery.adoption.next_message import kept_message
 from headway.integrations.celery.adoption.soft_limit import SoftLimit
 
 if TYPE_CHECKING:
@@ -48,15 +51,22 @@ def make_function(adoption: Adoption, name: str, registered: Any) -> Callable[..
 def run_attempt(adoption: Adoption, name: str, context: Context, message: TaskMessage) -> Any:
     """Run one attempt of a job and return its plain result. Raises what decides how the attempt ends."""
     lifecycle.begin_process(adoption)
+    kept = kept_message(adoption, context.job_id) if context.epoch > 1 else None
+    if kept is not None:
+        name, message = kept.task, kept.message
+        if kept.waker is not None and must_wait(adoption, kept.waker):
+            raise Snooze(SAFETY_SECONDS, "the tasks before the one that replaces it have not ended")
     task = adoption.app.tasks.get(name)
     if task is None:
         raise UnknownTask(f"no task {name!r} is registered in the Celery app {adoption.app.main!r}")
-    attempt = RunningAttempt(context, name, message)
+    attempt = RunningAttempt(context, name, message, kept=kept)
     token = running.set(attempt)
     try:
-        attempt.message = message = _with_header_results(adoption, task, attempt)
+        attempt.message = _with_results(adoption, task, attempt)
         result, info = _trace(adoption, task, attempt)
         _keep_children(attempt)
+        if attempt.next is not None:
+            attempt.next.keep(adoption, context)
         return _end(attempt, task, result, info)
     finally:
         running.reset(token)
@@ -95,14 +105,16 @@ def make_request(attempt: RunningAttempt) -> dict[str, Any]:
     """Return the request of a task as a Celery worker makes it."""
     context, message = attempt.context, attempt.message
     headers = message.headers
-    retries = int(headers.get("retries") or 0) + max(0, context.attempt - 1 - context.crashes)
+    epoch, attempts = (0, 0) if attempt.kept is None else (attempt.kept.epoch, attempt.kept.attempts)
+    attempts = context.attempt - context.crashes - attempts
+    retries = int(headers.get("retries") or 0) + max(0, attempts - 1)
     properties = {"correlation_id": context.job_id, "reply_to": "", **message.properties}
     delivery = {
         "exchange": "",
         "routing_key": message.queue,
         "priority": message.priority,
         # Each claim raises the epoch. Those that no retry explains delivered the same message again.
-        "redelivered": context.epoch > context.attempt - context.crashes,
+        "redelivered": context.epoch - epoch > attempts,
     }
     return {
         "argsrepr": repr(message.args)[:1_024],
@@ -137,6 +149,8 @@ def _end(attempt: RunningAttempt, task: Any, result: Any, info: Any) -> Any:
             reason = error.exc if getattr(error, "exc", None) is not None else error
             after = attempt.retry_after if attempt.retry_after is not None else 0.0
             raise RetryAfter(after, _described(reason)) from None
+        case states.IGNORED if attempt.replaced_after is not None and attempt.next is not None:
+            raise Snooze(attempt.replaced_after, f"replaced by {attempt.next.task}")
         case states.IGNORED:
             state, meta = attempt.state or (states.IGNORED, None)
             return {STATE: state, "meta": meta}
@@ -164,35 +178,42 @@ def _exception_meta(task: Any, error: BaseException) -> dict[str, Any]:
     return dict(kept)
 
 
-# ---------------------------------------------------------------------- the body of a chord
+# ---------------------------------------------------------------------- results as arguments
 
 
-def _with_header_results(adoption: Adoption, task: Any, attempt: RunningAttempt) -> TaskMessage:
-    """Return the message with the results of a chord's header. Raises ``ChordError`` if one of them failed."""
+def _with_results(adoption: Adoption, task: Any, attempt: RunningAttempt) -> TaskMessage:
+    """Return the message with the results that its arguments name: of a chord's header, or of the task before.
+
+    Raises ``ChordError`` if a task of the header failed, or the exception of the task before.
+    """
     message = attempt.message
     if not any(isinstance(value, dict) and HEADER_RESULTS in value for value in message.args):
         return message
     args = []
     for value in message.args:
         if isinstance(value, dict) and HEADER_RESULTS in value:
-            ids = list(_flat(value[HEADER_RESULTS]))
+            named = value[HEADER_RESULTS]
+            ids = list(_flat(named))
             jobs = dict(zip(ids, adoption.app.backend.find_jobs(ids), strict=True))
-            _check_header(task, attempt, jobs)
-            value = _nested(value[HEADER_RESULTS], partial(_result, jobs))
+            if isinstance(named, str):
+                _check_previous(task, attempt, named, jobs[named])
+            else:
+                _check_header(task, attempt, jobs)
+            value = _nested(named, partial(_result, jobs))
         args.append(value)
     return message._replace(args=args)
 
 
 def _flat(ids: Any) -> Any:
-    for one in ids:
-        if isinstance(one, list):
+    if isinstance(ids, list):
+        for one in ids:
             yield from _flat(one)
-        else:
-            yield one
+    else:
+        yield ids
 
 
 def _nested(ids: Any, read: Callable[[str], Any]) -> Any:
-    return [_nested(one, read) if isinstance(one, list) else read(one) for one in ids]
+    return [_nested(one, read) for one in ids] if isinstance(ids, list) else read(ids)
 
 
 def _result(jobs: dict[str, JobRecord | None], job_id: str) -> Any:
@@ -206,7 +227,7 @@ def _check_header(task: Any, attempt: RunningAttempt, jobs: dict[str, JobRecord 
         if job is not None and job.state is State.COMPLETED:
             continue
         backend = task.app.backend
-        cause = None if job is None else backend.meta_from_decoded(backend._get_task_meta_for(job_id))["result"]
+        cause = _cause(task, job_id, job)
         error = ChordError(f"Dependency {job_id} raised {cause!r}")
         if isinstance(cause, BaseException):
             error.__cause__ = cause
@@ -216,6 +237,22 @@ def _check_header(task: Any, attempt: RunningAttempt, jobs: dict[str, JobRecord 
                 backend._call_task_errbacks(request, error, None)
         attempt.context.partial(_exception_meta(task, error))
         raise error
+
+
+def _check_previous(task: Any, attempt: RunningAttempt, job_id: str, job: JobRecord | None) -> None:
+    """Raise the exception of the task before this one, if that has not completed."""
+    if job is not None and job.state is State.COMPLETED:
+        return
+    cause = _cause(task, job_id, job)
+    error = cause if isinstance(cause, Exception) else TaskRevokedError(f"task {job_id}, the one before, is gone")
+    attempt.context.partial(_exception_meta(task, error))
+    raise error
+
+
+def _cause(task: Any, job_id: str, job: JobRecord | None) -> Any:
+    """Return the exception of a job that did not complete."""
+    backend = task.app.backend
+    return None if job is None else backend.meta_from_decoded(backend._get_task_meta_for(job_id))["result"]
 
 
 def _keep_children(attempt: RunningAttempt) -> None:
