@@ -169,6 +169,18 @@ def test_a_chord_whose_header_fails_fails_and_calls_its_errback(adopted: Adopted
     eventually(lambda: marked.exists() and marked.read_text() == "called", "the errback runs")
 
 
+def test_a_canvas_with_ids_of_its_own_can_be_sent_again(adopted: Adopted, add: Any, tmp_path: Path) -> None:
+    marked = tmp_path / "marked"
+    frozen = chord([add.s(1, 2), add.s(3, 4)], adopted.app.tasks["work.mark"].si(str(marked), "x"))
+    frozen.freeze()
+    for times in (1, 2):
+        frozen.apply_async().get(timeout=60)
+        assert marked.read_text() == "x" * times
+    step = add.s(1).set(task_id=f"step-{tmp_path}")
+    assert chain(add.s(1, 1), step)().get(timeout=60) == 3
+    assert chain(add.s(2, 2), step)().get(timeout=60) == 5
+
+
 def test_chunks_map_and_starmap_call_the_task_several_times(adopted: Adopted, add: Any) -> None:
     assert add.chunks([(1, 2), (3, 4), (5, 6)], 2)().get(timeout=60) == [[3, 7], [11]]
     assert add.map([1, 2, 3]).delay().get(timeout=60) == [1, 2, 3]

@@ -51,7 +51,11 @@ def test_an_id_can_be_used_again_once_its_job_has_ended(adopted: Adopted) -> Non
     again = str(uuid.uuid4())
     assert adopted.result("work.add", 1, task_id=again) == 1
     assert adopted.app.AsyncResult(adopted.call("work.add", 2, task_id=again).id).get(timeout=60) == 2
+    first = adopted.app.AsyncResult(again).date_done
+    adopted.result("work.add", 2, task_id=again)
+    assert adopted.app.AsyncResult(again).date_done != first
     waiting = adopted.call("work.add", 3, countdown=600)
+    adopted.call("work.add", 3, task_id=waiting.id)
     with pytest.raises(IdempotencyConflict, match="was used before"):
         adopted.call("work.add", 4, task_id=waiting.id)
     waiting.revoke()

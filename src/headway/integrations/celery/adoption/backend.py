@@ -243,13 +243,18 @@ class JobBackend(BaseBackend):  # type: ignore[misc]
 
     def remove(self, task_id: str) -> bool:
         """Remove a job that has ended. Return whether there was one."""
-        self._cache.pop(task_id, None)
+        return self.remove_all([task_id]) > 0
+
+    def remove_all(self, task_ids: list[str]) -> int:
+        """Remove the jobs that have ended. Return their number."""
+        for task_id in task_ids:
+            self._cache.pop(task_id, None)
         headway = self.adoption.headway
 
         async def purge() -> int:
-            return await (await headway.client.store()).purge(_ENDED, [JobId(task_id)])
+            return await (await headway.client.store()).purge(_ENDED, [JobId(task_id) for task_id in task_ids])
 
-        return headway.portal.run(purge()) > 0
+        return headway.portal.run(purge())
 
     # ------------------------------------------------------------------ saved groups
 

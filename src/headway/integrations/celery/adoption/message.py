@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -62,6 +63,7 @@ def make_message(
     kept = {name: value for name, value in headers.items() if value and name not in _DROPPED}
     if kept.get("timelimit") in ([None, None], (None, None)):
         del kept["timelimit"]
+    kept["headway_sent_at"] = time.time_ns()  # A second call with the same id is not the same submit.
     if headers.get("ignore_result") is not None:  # False overrides the task's own option.
         kept["ignore_result"] = headers["ignore_result"]
     own = {name: value for name, value in properties.items() if value and name not in _MADE_PROPERTIES}

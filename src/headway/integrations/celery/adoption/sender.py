@@ -28,6 +28,7 @@ from headway.integrations.celery.adoption.message import (
     MessageSignature,
     TaskMessage,
     make_message,
+    read_message,
     with_references,
 )
 from headway.integrations.celery.adoption.next_message import NextMessage
@@ -271,31 +272,41 @@ class JobSender:
             opened.links = before
 
     def _submit(self, opened: OpenSend) -> None:
-        calls, submitter = opened.calls, self._adoption.headway.submitter
+        """Submit calls together. An id may be used again once its first job has ended, as on Celery."""
+        calls = opened.calls
+        try:
+            self._submit_calls(calls)
+        except IdempotencyConflict:
+            # A job that runs again after a crash sends the same tasks again. The store has them from the first time.
+            context = current.get()
+            if context is not None and context.crashes:
+                return
+            if self._adoption.app.backend.remove_all([call.new.job_id for call in calls]):
+                self._submit_calls(calls)
+            elif not self._are_repeats(calls):
+                raise
+
+    def _submit_calls(self, calls: list[Call[Any]]) -> None:
+        submitter = self._adoption.headway.submitter
         if any(call.links for call in calls):
             submitter.submit_graph_blocking(calls)
         elif len(calls) == 1:
-            self._submit_one(calls[0])
+            submitter.submit_blocking(calls)
         elif calls:
             submitter.submit_many_blocking(calls)
 
-    def _submit_one(self, call: Call[Any]) -> None:
-        """Submit a job. An id may be used again once its first job has ended, as on Celery."""
-        submitter = self._adoption.headway.submitter
-        conflict: IdempotencyConflict | None = None
-        try:
-            if not submitter.submit_blocking((call,))[0].deduplicated:
-                return
-        except IdempotencyConflict as problem:
-            conflict = problem
-        # A job that runs again after a crash sends the same tasks again. The store has them from the first time.
-        context = current.get()
-        if context is not None and context.crashes:
-            return
-        if self._adoption.app.backend.remove(call.new.job_id):
-            submitter.submit_blocking((call,))
-        elif conflict is not None:
-            raise conflict
+    def _are_repeats(self, calls: list[Call[Any]]) -> bool:
+        """Return whether the store has all calls already, with the same arguments."""
+        jobs = self._adoption.app.backend.find_jobs([call.new.job_id for call in calls])
+        return all(
+            job is not None and job.task == call.task.name and _same_arguments(job.payload, call.new.payload)
+            for call, job in zip(calls, jobs, strict=True)
+        )
+
+
+def _same_arguments(first: bytes, second: bytes) -> bool:
+    one, other = read_message(first), read_message(second)
+    return one.args == other.args and one.kwargs == other.kwargs
 
 
 def canvas_steps(adoption: Adoption, chain: Sequence[Any]) -> list[Any] | None:
