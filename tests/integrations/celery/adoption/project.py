@@ -90,6 +90,14 @@ def _define(app: Celery) -> None:
         with open(path, "a") as file:
             file.write(text)
 
+    kept: list[bytearray] = []
+
+    @task(name="work.pid")
+    def pid(leaked: int = 0) -> int:
+        """Return the number of the process, and keep some MiB in it."""
+        kept.append(bytearray(leaked << 20))
+        return os.getpid()
+
     @task(name="work.request", bind=True)
     def request(self: Any, *args: Any) -> dict[str, Any]:
         found = self.request
