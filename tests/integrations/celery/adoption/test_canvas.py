@@ -169,6 +169,26 @@ def test_a_chord_whose_header_fails_fails_and_calls_its_errback(adopted: Adopted
     eventually(lambda: marked.exists() and marked.read_text() == "called", "the errback runs")
 
 
+@pytest.mark.filterwarnings("ignore:task_allow_error_cb_on_chord_header")
+@pytest.mark.parametrize("body", ["task", "chain", "group", "chord"])
+def test_an_immutable_body_does_not_run_after_a_failed_header(adopted: Adopted, body: str, tmp_path: Path) -> None:
+    fail, mark = adopted.app.tasks["work.fail"], adopted.app.tasks["work.mark"]
+    called, errback = mark.si(str(tmp_path / "marked"), "b"), mark.si(str(tmp_path / "failed"), "e")
+    bodies = {
+        "task": called,
+        "chain": chain(called, called),
+        "group": group([called], app=adopted.app),
+        "chord": chord([called], called),
+    }
+    result = chord([adopted.app.tasks["work.add"].s(1, 1), fail.s()], bodies[body].on_error(errback))()
+    with pytest.raises((ChordError, ValueError), match="bad"):
+        result.get(timeout=60)
+    eventually(lambda: (tmp_path / "failed").exists(), "the errback runs")
+    assert not (tmp_path / "marked").exists()
+    assert chord([adopted.app.tasks["work.add"].s(1, 1)], called)().get(timeout=60) is None
+    assert (tmp_path / "marked").read_text() == "b"
+
+
 def test_a_canvas_with_ids_of_its_own_can_be_sent_again(adopted: Adopted, add: Any, tmp_path: Path) -> None:
     marked = tmp_path / "marked"
     frozen = chord([add.s(1, 2), add.s(3, 4)], adopted.app.tasks["work.mark"].si(str(marked), "x"))

@@ -16,7 +16,6 @@ from celery.result import GroupResult  # type: ignore[import-untyped]
 
 from headway.client.task import Call
 from headway.core.errors import ConfigError
-from headway.core.workflow import EdgeRule
 from headway.integrations.celery.adoption.message import CALL
 from headway.integrations.celery.adoption.sender import HeaderResults
 
@@ -63,7 +62,7 @@ def _with_body(run: Any) -> Any:
             adoption.sender.add_steps(opened)
             for sent_body, ids in opened.chords[known:]:
                 members = opened.members.pop(sent_body.options["task_id"])
-                with adoption.sender.waiting_for(members, EdgeRule.RUN):
+                with adoption.sender.after_header(members, ids):
                     sent_body.apply_async((HeaderResults(ids),), **_origin(members))
             del opened.chords[known:]
             return result

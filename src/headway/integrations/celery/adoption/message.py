@@ -20,6 +20,7 @@ loads: Callable[..., Any] = kombu_json.loads
 
 MESSAGE = "celery.message"  # No parameter of a task can have this name.
 HEADER_RESULTS = "$results"  # In the place of an argument: results of jobs, by an id or by nested lists of ids.
+CHORD_HEADER = "chord_header"  # In ``embed``: the ids of a header whose results the body of a chord does not take.
 CALL = "celery.call"  # The key of a whole message among the named arguments of a call.
 
 # Headers that a worker does not need, or that Headway keeps itself.
@@ -33,7 +34,7 @@ class TaskMessage(NamedTuple):
     args: list[Any]
     kwargs: dict[str, Any]
     headers: dict[str, Any]
-    embed: dict[str, Any]  # callbacks, errbacks, chain and chord.
+    embed: dict[str, Any]  # callbacks, errbacks, chain, chord and chord_header.
     queue: str = ""
     priority: int | None = None
     properties: Mapping[str, Any] = MappingProxyType(

@@ -24,6 +24,7 @@ from headway.integrations.celery.adoption.attempt import RunningAttempt, running
 from headway.integrations.celery.adoption.join import SAFETY_SECONDS, bounded, make_join
 from headway.integrations.celery.adoption.message import (
     CALL,
+    CHORD_HEADER,
     HEADER_RESULTS,
     MessageSignature,
     TaskMessage,
@@ -81,6 +82,7 @@ class OpenSend:
 
     calls: list[Call[Any]] = field(default_factory=list)
     links: tuple[Link, ...] = ()
+    header: list[Any] | None = None  # The ids of a chord's header, if these are the links.
     chords: list[tuple[Any, list[Any]]] = field(default_factory=list)  # The body and the header's ids of each chord.
     members: dict[str, list[Call[Any]]] = field(default_factory=dict)  # The header of each chord, by its body's id.
     steps: deque[ChainRest] = field(default_factory=deque)  # What is left of chains whose first task was sent.
@@ -157,6 +159,7 @@ class JobSender:
                 opened.calls.append(join)
                 waker, after = str(join.new.job_id), SAFETY_SECONDS
             message, steps = self._split(opened, message, attempt)
+            message = _after_header(message, opened.header)
             message = _placed(message, {HEADER_RESULTS: links[0].source_id} if links else None)[0]
             attempts = context.attempt - context.crashes - 1  # This attempt is not counted.
             attempt.next = NextMessage(name, message, waker, context.epoch, attempts)
@@ -168,7 +171,7 @@ class JobSender:
         """Add the call of a message, and note the steps of its chain."""
         attempt = running.get()
         message, steps = self._split(opened, message, attempt)
-        call = self._call(name, message, about, opened.links)
+        call = self._call(name, _after_header(message, opened.header), about, opened.links)
         if attempt is not None and any(link.source == attempt.job_id for link in opened.links):
             call = call.inherit(attempt.context.lane, attempt.context.tenant)
         opened.calls.append(call)
@@ -195,14 +198,14 @@ class JobSender:
 
     def add_steps(self, opened: OpenSend) -> None:
         """Add the steps of all chains that were noted. One step is sent after the other, so chains may be long."""
-        before = opened.links
+        before, header, opened.header = opened.links, opened.header, None
         try:
             while opened.steps:
                 steps, parent_id, root_id, link = opened.steps.popleft()
                 opened.links, opened.held = (link,), steps[:-1]
                 steps[-1].apply_async((PreviousResult(),), chain=opened.held, parent_id=parent_id, root_id=root_id)
         finally:
-            opened.links, opened.held = before, None
+            opened.links, opened.header, opened.held = before, header, None
 
     def _call(self, name: str, message: TaskMessage, about: dict[str, Any], links: tuple[Link, ...]) -> Call[Any]:
         task = self._using(name, message, about)
@@ -260,16 +263,18 @@ class JobSender:
             publish()
 
     @contextmanager
-    def waiting_for(self, calls: Sequence[Call[Any]], rule: EdgeRule) -> Iterator[None]:
-        """Let the calls that are sent in this block wait for other calls."""
+    def after_header(self, calls: Sequence[Call[Any]], ids: list[Any]) -> Iterator[None]:
+        """Let the calls that are sent in this block wait for the header of a chord. ``ids``: of its results."""
         opened = self.opened
         if opened is None:
             raise RuntimeError("calls can wait only inside collecting()")
-        before, opened.links = opened.links, bounded(self._adoption, [Link(call, rule) for call in calls])
+        before = opened.links, opened.header
+        opened.links = bounded(self._adoption, [Link(call, EdgeRule.RUN) for call in calls])
+        opened.header = ids
         try:
             yield
         finally:
-            opened.links = before
+            opened.links, opened.header = before
 
     def _submit(self, opened: OpenSend) -> None:
         """Submit calls together. An id may be used again once its first job has ended, as on Celery."""
@@ -319,6 +324,13 @@ def canvas_steps(adoption: Adoption, chain: Sequence[Any]) -> list[Any] | None:
 
     steps = signatures(adoption.app, chain)
     return steps if all(can_hold(adoption, step) for step in steps) else None
+
+
+def _after_header(message: TaskMessage, header: list[Any] | None) -> TaskMessage:
+    """Return a message that names the header of its chord, even if it takes no result of it."""
+    if header is None or any(isinstance(value, HeaderResults) for value in message.args):
+        return message
+    return message._replace(embed={**message.embed, CHORD_HEADER: header})
 
 
 def _placed(message: TaskMessage, previous: Any) -> tuple[TaskMessage, bool]:

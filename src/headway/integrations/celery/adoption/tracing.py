@@ -26,7 +26,7 @@ from headway.integrations.celery.adoption import lifecycle
 from headway.integrations.celery.adoption.attempt import RunningAttempt, running
 from headway.integrations.celery.adoption.backend import CHILDREN
 from headway.integrations.celery.adoption.join import SAFETY_SECONDS, must_wait
-from headway.integrations.celery.adoption.message import HEADER_RESULTS, TaskMessage
+from headway.integrations.celery.adoption.message import CHORD_HEADER, HEADER_RESULTS, TaskMessage
 from headway.integrations.celery.adoption.meta import STATE, job_meta
 from headway.integrations.celery.adoption.next_message import kept_message
 from headway.integrations.celery.adoption.soft_limit import SoftLimit
@@ -187,21 +187,29 @@ def _with_results(adoption: Adoption, task: Any, attempt: RunningAttempt) -> Tas
     Raises ``ChordError`` if a task of the header failed, or the exception of the task before.
     """
     message = attempt.message
+    if CHORD_HEADER in message.embed:
+        _read_results(adoption, task, attempt, message.embed[CHORD_HEADER])
+        return message._replace(embed={key: value for key, value in message.embed.items() if key != CHORD_HEADER})
     if not any(isinstance(value, dict) and HEADER_RESULTS in value for value in message.args):
         return message
-    args = []
-    for value in message.args:
-        if isinstance(value, dict) and HEADER_RESULTS in value:
-            named = value[HEADER_RESULTS]
-            ids = list(_flat(named))
-            jobs = dict(zip(ids, adoption.app.backend.find_jobs(ids), strict=True))
-            if isinstance(named, str):
-                _check_previous(task, attempt, named, jobs[named])
-            else:
-                _check_header(task, attempt, jobs)
-            value = _nested(named, partial(_result, jobs))
-        args.append(value)
+    args = [
+        _read_results(adoption, task, attempt, value[HEADER_RESULTS])
+        if isinstance(value, dict) and HEADER_RESULTS in value
+        else value
+        for value in message.args
+    ]
     return message._replace(args=args)
+
+
+def _read_results(adoption: Adoption, task: Any, attempt: RunningAttempt, named: Any) -> Any:
+    """Return the results of the jobs with these ids, nested as the ids are."""
+    ids = list(_flat(named))
+    jobs = dict(zip(ids, adoption.app.backend.find_jobs(ids), strict=True))
+    if isinstance(named, str):
+        _check_previous(task, attempt, named, jobs[named])
+    else:
+        _check_header(task, attempt, jobs)
+    return _nested(named, partial(_result, jobs))
 
 
 def _flat(ids: Any) -> Any:
