@@ -110,16 +110,26 @@ def test_a_date_and_a_weekday_must_both_match(adoption: Adoption) -> None:
     adoption.headway.close()
 
 
+class Tables(Scheduler):  # type: ignore[misc]
+    """A scheduler with an entry that is not in the settings, such as one of ``django_celery_beat``."""
+
+    def setup_schedule(self) -> None:
+        super().setup_schedule()
+        self.data["in a table"] = self.Entry(name="in a table", task="work.tick", schedule=schedule(30), app=self.app)
+
+
 def test_celery_beat_leaves_out_what_headway_sends(adoption: Adoption) -> None:
     adoption.app.conf.beat_schedule = {
         "ours": {"task": "work.tick", "schedule": 30},
         "theirs": {"task": "other.tick", "schedule": 30},
     }
-    service = Service(adoption.app, scheduler_cls=Scheduler)
-    scheduler = service.scheduler
+    service = Service(adoption.app, scheduler_cls=Tables)
+    scheduler, sent = service.scheduler, []
+    scheduler.apply_async = lambda entry, **_: sent.append(entry.name)
     signals.beat_init.send(sender=service)
-    assert "theirs" in scheduler.schedule
-    assert "ours" not in scheduler.schedule
+    for entry in scheduler.schedule.values():
+        scheduler.apply_entry(entry)
+    assert sorted(sent) == ["in a table", "theirs"]
 
 
 def test_two_workers_send_each_tick_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

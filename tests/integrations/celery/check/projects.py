@@ -56,6 +56,7 @@ from celery.schedules import solar
 app = Celery("legacy", broker="amqp://localhost:1")
 app.conf.task_serializer = "pickle"
 app.conf.accept_content = ["pickle", "json"]
+app.conf.beat_scheduler = "django_celery_beat.schedulers:DatabaseScheduler"
 app.conf.beat_schedule = {
     "dawn": {"task": "legacy.reset", "schedule": solar("sunrise", 52.5, 13.4)},
     "gone": {"task": "legacy.removed", "schedule": 60.0},
@@ -74,7 +75,7 @@ class Base(Task):
 def reset(self, page=0):
     if page:
         raise self.retry(args=(page + 1,))
-    return self.replace(other.s(page))
+    self.add_to_chord(other.s(page))
 
 
 @app.task(name="legacy.other", serializer="pickle", colour="red")

@@ -104,13 +104,13 @@ def test_what_is_refused_is_named_with_its_reason(hard: dict[str, Any]) -> None:
     assert not hard["ok"]
     refused = found(hard, "refused")
     assert set(refused) == {
-        ("retry option", "args"),
         ("schedule", "solar"),
         ("setting", "task_serializer='pickle'"),
-        ("task method", "replace"),
+        ("task method", "add_to_chord"),
         ("task option", "serializer='pickle'"),
     }
-    assert refused["retry option", "args"]["places"] == ["legacy.py:25", "legacy.reset"]
+    assert refused["task method", "add_to_chord"]["places"] == ["legacy.py:27", "legacy.reset"]
+    assert "keep the one celery beat" in found(hard, "differs")["schedule", "django_celery_beat"]["note"]
     assert "JSON" in refused["task option", "serializer='pickle'"]["note"]
     assert {task["name"]: task["status"] for task in hard["tasks"]} == {
         "legacy.other": "refused",
@@ -143,7 +143,7 @@ def test_people_read_the_same_report(tmp_path: Path) -> None:
     for text in (
         "legacy: 2 tasks",
         "2 use something that is refused",
-        "a retry runs the same job again",
+        "the header of a chord cannot grow",
         "not readable: broken.py",
         "Headway has no solar events",
         'priority = "high"',

@@ -218,7 +218,7 @@ SCHEDULE = [
     ),
     *_differs(
         FeatureKind.SCHEDULE,
-        "is not read: copy the entries to beat_schedule, or let celery beat send these tasks",
+        "Headway does not read its tables: keep the one celery beat, which then sends adopted tasks to Headway",
         "django_celery_beat PeriodicTask",
     ),
     *_differs(FeatureKind.SCHEDULE, "intervals of less than a second become one second", "relative"),

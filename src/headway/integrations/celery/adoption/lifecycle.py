@@ -122,10 +122,20 @@ def connect(adoption: Adoption) -> None:
         scheduler = getattr(sender, "scheduler", None)
         if scheduler is None or scheduler.app is not adoption.app:
             return
-        adopted = [name for name, entry in scheduler.schedule.items() if adoption.adopts(entry.task)]
-        for name in adopted:
-            del scheduler.schedule[name]
-        if adopted:
-            log.info(LogEvent("celery.beat_left", entries=", ".join(adopted), hint="Headway's workers send them"))
+        crons = {name for name, entry in adoption.app.conf.beat_schedule.items() if adoption.adopts(entry["task"])}
+        if crons:
+            _leave(scheduler, crons)
 
     signals.beat_init.connect(leave_adopted, weak=False)
+
+
+def _leave(scheduler: Any, crons: set[str]) -> None:
+    """Let a scheduler of celery beat pass over the entries that are crons. It still sends those of its own tables."""
+    apply_entry = scheduler.apply_entry
+
+    def apply_others(entry: Any, producer: Any = None) -> None:
+        if entry.name not in crons:
+            apply_entry(entry, producer)
+
+    scheduler.apply_entry = apply_others
+    log.info(LogEvent("celery.beat_left", entries=", ".join(sorted(crons)), hint="Headway's workers send them"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -20,6 +21,7 @@ from headway.integrations.celery.app_import import import_celery_app, load_all_t
 from headway.integrations.celery.check.policy_proposal import PolicyProposal, propose_policy
 from headway.integrations.celery.check.source_scan import ScanResult, Use, scan_sources
 
+BEAT_TABLES = "django_celery_beat"
 UNKNOWN = "Celery has no such name; what your code does with it stays as it is"
 PICKLE = (
     "Headway never pickles: arguments and results must be JSON, and a call with another value is refused by its name"
@@ -99,6 +101,8 @@ def check_project(project: str, folder: Path) -> ProjectReport:
             collected.add(feature, name)
     for feature in _setting_features(app):
         collected.add(feature, "settings")
+    if BEAT_TABLES in sys.modules:  # One of Django's installed apps. The scheduler may only be named on a command line.
+        collected.add(_feature_of(FeatureKind.SCHEDULE, BEAT_TABLES), "installed apps")
     queues = {name: routed_queue(app, name) for name in tasks}
     proposal = propose_policy(app, tasks, queues, known_queues(app))
     lines = [_task_line(name, queues[name], proposal.lanes[name], by_task[name]) for name in tasks]
@@ -157,6 +161,8 @@ def _feature_of(kind: FeatureKind, name: str, value: Any = "") -> Feature:
     """Return what the table says of a name. A pickle serializer is refused, whatever its option does else."""
     if name.endswith("serializer") and value == "pickle":
         return Feature(kind, f"{name}='pickle'", FeatureStatus.REFUSED, PICKLE)
+    if name == "beat_scheduler" and BEAT_TABLES in str(value):
+        kind, name = FeatureKind.SCHEDULE, BEAT_TABLES
     return find_feature(kind, name) or Feature(kind, name, FeatureStatus.DIFFERS, UNKNOWN)
 
 
