@@ -170,6 +170,13 @@ def test_the_policy_sets_fairness_and_limits_without_the_code(app: Celery, tmp_p
         adoption.headway.close()
 
 
+def test_the_first_task_protocol_can_be_set(app: Celery, adoption: Adoption) -> None:
+    app.conf.task_protocol = 1
+    found = record(adoption, app.tasks["reports.daily"].apply_async((3,), {"day": "may"}, countdown=60).id)
+    message = adoption.task("reports.daily").signature.decode(found.payload)[0][0]
+    assert (message.args, message.kwargs, found.due_at is not None) == ([3], {"day": "may"}, True)
+
+
 def test_an_operator_can_submit_an_adopted_task_by_its_parameters(app: Celery, adoption: Adoption) -> None:
     job = adoption.task("reports.daily").call_named({"customer_id": 3, "day": "may"}).enqueue()
     message = adoption.task("reports.daily").signature.decode(record(adoption, job.id).payload)[0][0]

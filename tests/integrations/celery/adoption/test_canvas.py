@@ -189,6 +189,23 @@ def test_an_immutable_body_does_not_run_after_a_failed_header(adopted: Adopted, 
     assert (tmp_path / "marked").read_text() == "b"
 
 
+@pytest.mark.filterwarnings("ignore:task_allow_error_cb_on_chord_header")
+def test_an_errback_of_nested_chords_is_called_once(adopted: Adopted, add: Any, tmp_path: Path) -> None:
+    fail, mark, total = (adopted.app.tasks[f"work.{name}"] for name in ("fail", "mark", "total"))
+    errback = mark.si(str(tmp_path / "failed"), "e")
+    nested = chord([chord([add.s(1, 1), fail.s()], total.s()), add.s(1, 1)], total.s())
+    nested.link_error(errback)
+    body = chain(total.s(), group([add.s(1), add.s(2)], app=adopted.app), total.s())
+    body.link_error(errback)
+    for canvas in (nested, chord([fail.s(), add.s(1, 1)], body)):
+        (tmp_path / "failed").unlink(missing_ok=True)
+        result = canvas()
+        with pytest.raises((ChordError, ValueError), match="bad"):
+            result.get(timeout=60)
+        eventually(result.ready, "the last task fails")
+        assert (tmp_path / "failed").read_text() == "e"
+
+
 def test_a_canvas_with_ids_of_its_own_can_be_sent_again(adopted: Adopted, add: Any, tmp_path: Path) -> None:
     marked = tmp_path / "marked"
     frozen = chord([add.s(1, 2), add.s(3, 4)], adopted.app.tasks["work.mark"].si(str(marked), "x"))

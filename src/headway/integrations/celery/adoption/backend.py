@@ -144,15 +144,20 @@ class JobBackend(BaseBackend):  # type: ignore[misc]
         if job is None:
             unknown = {"status": states.PENDING, "result": None, "task_id": task_id}
             return self.original.get_task_meta(task_id) if self._has_original else unknown
-        while job.state is State.CANCELLED and (upstream := UPSTREAM.match(job.reason or "")):
-            (source,) = self.find_jobs([upstream[1]])
-            if source is None:
-                break
-            job = source  # A step of a chain fails with the step before it.
+        job = self.failed_source(job)
         meta: dict[str, Any] = self.meta_from_decoded(job_meta(job))
         meta["task_id"] = task_id
         meta["children"] = self._children(task_id) if job.state.ended else []
         return meta
+
+    def failed_source(self, job: JobRecord) -> JobRecord:
+        """Return the job with which a step of a chain failed: one of the steps before it, or itself."""
+        while job.state is State.CANCELLED and (upstream := UPSTREAM.match(job.reason or "")):
+            (source,) = self.find_jobs([upstream[1]])
+            if source is None:
+                break
+            job = source
+        return job
 
     def read_steps(self, task_id: str) -> dict[str, bytes]:
         """Read what the attempts of a job have kept."""

@@ -72,6 +72,14 @@ def make_message(
     return TaskMessage(list(args), dict(kwargs), kept, used, queue, properties.get("priority"), own)
 
 
+def second_protocol(message: Any) -> Any:
+    """Return a message of ``task_protocol`` 1 in the form of protocol 2, whose body has arguments and callbacks."""
+    body = dict(message.body)
+    args, kwargs = body.pop("args"), body.pop("kwargs")
+    embed = {name: body.pop(name) for name in ("callbacks", "errbacks", "chord")}
+    return message._replace(headers={**body, **message.headers}, body=(args, kwargs, embed))
+
+
 class MessageSignature(Signature):
     """The parameters of an adopted task. Its jobs store a message, or the named arguments of another client."""
 

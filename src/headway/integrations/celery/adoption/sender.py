@@ -30,6 +30,7 @@ from headway.integrations.celery.adoption.message import (
     TaskMessage,
     make_message,
     read_message,
+    second_protocol,
     with_references,
 )
 from headway.integrations.celery.adoption.next_message import NextMessage
@@ -103,10 +104,11 @@ class JobSender:
         """Return the function that Celery calls in place of ``send``."""
 
         def send_task_message(producer: Any, name: str, message: Any, **options: Any) -> Any:
-            adopted = self._adoption.adopts_call(name, message.body[1])
+            first_protocol = isinstance(message.body, Mapping)
+            adopted = self._adoption.adopts_call(name, message.body["kwargs"] if first_protocol else message.body[1])
             self._adoption.app.backend.call_sent(adopted=adopted)
             if adopted:
-                return self.send(name, message, **options)
+                return self.send(name, second_protocol(message) if first_protocol else message, **options)
             return send(producer, name, message, **options)
 
         return send_task_message

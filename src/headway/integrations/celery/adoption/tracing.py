@@ -26,7 +26,7 @@ from headway.integrations.celery.adoption import lifecycle
 from headway.integrations.celery.adoption.attempt import RunningAttempt, running
 from headway.integrations.celery.adoption.backend import CHILDREN
 from headway.integrations.celery.adoption.join import SAFETY_SECONDS, must_wait
-from headway.integrations.celery.adoption.message import CHORD_HEADER, HEADER_RESULTS, TaskMessage
+from headway.integrations.celery.adoption.message import CHORD_HEADER, HEADER_RESULTS, TaskMessage, read_message
 from headway.integrations.celery.adoption.meta import STATE, job_meta
 from headway.integrations.celery.adoption.next_message import kept_message
 from headway.integrations.celery.adoption.soft_limit import SoftLimit
@@ -34,6 +34,7 @@ from headway.integrations.celery.adoption.soft_limit import SoftLimit
 if TYPE_CHECKING:
     from headway.integrations.celery.adoption.adoption import Adoption
 
+CHORD_ERROR = f"{ChordError.__module__}.{ChordError.__qualname__}"
 _building = threading.Lock()
 
 
@@ -240,11 +241,25 @@ def _check_header(task: Any, attempt: RunningAttempt, jobs: dict[str, JobRecord 
         if isinstance(cause, BaseException):
             error.__cause__ = cause
         request = trace.Context(make_request(attempt))
+        called = _called_errbacks(backend, job)
+        request.errbacks = [errback for errback in request.errbacks or () if errback not in called]
         if request.errbacks:
             with suppress(Ignore, Reject):
                 backend._call_task_errbacks(request, error, None)
         attempt.context.partial(_exception_meta(task, error))
         raise error
+
+
+def _called_errbacks(backend: Any, job: JobRecord | None) -> list[Any]:
+    """Return the error callbacks that a failure before a chord's header has called.
+
+    Celery links one callback to all tasks of a chain and to nested chords, and calls it once.
+    """
+    source = None if job is None else backend.failed_source(job)
+    if source is None or (source is job and (source.error is None or source.error.type != CHORD_ERROR)):
+        return []
+    called: list[Any] = read_message(source.payload).embed.get("errbacks", [])
+    return called
 
 
 def _check_previous(task: Any, attempt: RunningAttempt, job_id: str, job: JobRecord | None) -> None:
