@@ -155,6 +155,10 @@ def _define(app: Celery) -> None:
         }
         return self.replace(choices[args[-1]])
 
+    @task(name="work.state_of")
+    def state_of(task_id: str) -> str:
+        return str(app.AsyncResult(task_id).state)
+
     @task(name="work.soft", soft_time_limit=0.2)
     def soft(seconds: float = 60.0) -> str:
         until = time.monotonic() + seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from celery.exceptions import ChordError  # type: ignore[import-untyped]
 from celery.result import GroupResult  # type: ignore[import-untyped]
 
 from headway.core.errors import ConfigError
+from headway.core.job import JobId
 from headway.integrations.celery import adoption_of
 from headway.integrations.celery.adoption import join
 from tests.integrations.celery.adoption.conftest import Adopted
@@ -234,6 +236,20 @@ def test_callbacks_receive_the_result_and_errbacks_run_after_a_failure(
     failed = app.tasks["work.fail"].apply_async(link_error=app.tasks["work.mark"].si(str(marked), "called"))
     assert isinstance(failed.get(timeout=60, propagate=False), ValueError)
     eventually(lambda: marked.exists() and marked.read_text() == "called", "the errback runs")
+
+
+def test_an_errback_starts_when_the_failed_task_has_ended(adopted: Adopted) -> None:
+    state = adopted.app.tasks["work.state_of"]
+    chosen = f"state-{uuid.uuid4()}"
+    failed = adopted.app.tasks["work.fail"].apply_async(link_error=state.s().set(task_id=chosen))
+    assert adopted.app.AsyncResult(chosen).get(timeout=60) == "FAILURE"
+    headway = adoption_of(adopted.app).headway
+
+    async def sources() -> list[str]:
+        (found,) = await (await headway.client.store()).upstreams([JobId(chosen)])
+        return [upstream.source for upstream in found]
+
+    assert headway.portal.run(sources()) == [failed.id]
 
 
 def test_a_chord_with_tasks_on_both_sides_is_refused_by_name(adopted: Adopted, add: Any) -> None:

@@ -96,6 +96,15 @@ class JobBackend(BaseBackend):  # type: ignore[misc]
         attempt.children = self.current_task_children(kwargs.get("request"))
         return None
 
+    def _call_task_errbacks(self, request: Any, exc: Any, traceback: Any) -> None:
+        """Call error callbacks. Those that are tasks start once the failed job has ended, so that they can read it."""
+        attempt = self._attempt(request.id)
+        if attempt is None:
+            super()._call_task_errbacks(request, exc, traceback)
+            return
+        with self.adoption.sender.after_job(attempt.job_id):
+            super()._call_task_errbacks(request, exc, traceback)
+
     def on_chord_part_return(self, request: Any, state: str, result: Any, **kwargs: Any) -> None:
         if self._attempt(request.id) is None:
             self.original.on_chord_part_return(request, state, result, **kwargs)

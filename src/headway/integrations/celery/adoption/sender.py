@@ -176,6 +176,8 @@ class JobSender:
         call = self._call(name, _after_header(message, opened.header), about, opened.links)
         if attempt is not None and any(link.source == attempt.job_id for link in opened.links):
             call = call.inherit(attempt.context.lane, attempt.context.tenant)
+            if call.new.tenant != attempt.context.tenant and opened.links[0].rule is EdgeRule.RUN:
+                call = call._replace(links=())  # An errback of another tenant cannot wait for this job.
         opened.calls.append(call)
         chord = message.embed.get("chord")
         if chord is not None and (body_id := chord["options"].get("task_id")) in opened.members:
@@ -277,6 +279,17 @@ class JobSender:
             yield
         finally:
             opened.links, opened.header = before
+
+    @contextmanager
+    def after_job(self, job_id: str) -> Iterator[None]:
+        """Let the calls that are sent in this block wait until a running job has ended, however it ends."""
+        with self.collecting() as opened:
+            before = opened.links, opened.header
+            opened.links, opened.header = (Link(job_id, EdgeRule.RUN),), None
+            try:
+                yield
+            finally:
+                opened.links, opened.header = before
 
     def _submit(self, opened: OpenSend) -> None:
         """Submit calls together. An id may be used again once its first job has ended, as on Celery."""
