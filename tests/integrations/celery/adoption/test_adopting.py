@@ -3,6 +3,8 @@
 # mypy: disable-error-code="untyped-decorator"
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -175,6 +177,42 @@ def test_the_first_task_protocol_can_be_set(app: Celery, adoption: Adoption) -> 
     found = record(adoption, app.tasks["reports.daily"].apply_async((3,), {"day": "may"}, countdown=60).id)
     message = adoption.task("reports.daily").signature.decode(found.payload)[0][0]
     assert (message.args, message.kwargs, found.due_at is not None) == ([3], {"day": "may"}, True)
+
+
+DJANGO_WORKER = """
+import asyncio, sys
+from celery import Celery, signals
+from celery.fixups.django import DjangoWorkerFixup
+from django.conf import settings
+from headway.integrations.celery import adopt
+from headway.integrations.celery.adoption.lifecycle import worker_lifespan
+
+settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": sys.argv[1] + "/app.db"}})
+app = Celery("shop")
+adoption = adopt(app, store=f"sqlite:///{sys.argv[1]}/jobs.db", executor=sys.argv[2])
+
+def query(sender, **_):
+    from django.db import connection
+    connection.cursor().execute("SELECT 1")
+    fixup = DjangoWorkerFixup(app)
+    fixup.worker = sender
+    print(fixup.install()._is_prefork())
+
+async def live():
+    async with worker_lifespan(adoption):
+        pass
+
+for signal in (signals.worker_init, signals.worker_ready, signals.worker_shutdown):
+    signal.connect(query, weak=False)
+asyncio.run(live())
+"""
+
+
+@pytest.mark.parametrize("executor, prefork", [("process", "True"), ("thread", "False")])
+def test_receivers_of_worker_signals_can_use_django(tmp_path: Path, executor: str, prefork: str) -> None:
+    words = [sys.executable, "-c", DJANGO_WORKER, str(tmp_path), executor]
+    answer = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert answer.stdout.split() == [prefork] * 3, answer.stderr
 
 
 def test_an_operator_can_submit_an_adopted_task_by_its_parameters(app: Celery, adoption: Adoption) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
@@ -33,6 +34,7 @@ class WorkerStandIn:
         self.hostname = hostname()
         self.pid = os.getpid()
         self.controller = self
+        self.pool_cls = "prefork" if adoption.executor == "process" else "threads"  # Celery's Django fixup reads it.
 
     def __repr__(self) -> str:
         return f"<Headway worker {self.hostname}>"
@@ -73,13 +75,20 @@ def _start(adoption: Adoption) -> None:
 
 @asynccontextmanager
 async def worker_lifespan(adoption: Adoption) -> AsyncIterator[None]:
-    """Send the signals of a runner's start and stop, and log how the app maps to Headway."""
+    """Send the signals of a runner's start and stop, and log how the app maps to Headway.
+
+    Receivers may block and use Django's database, so they run in a thread beside the event loop.
+    """
     _runners.add(os.getpid())
-    begin_process(adoption)
+    await asyncio.to_thread(begin_process, adoption)
     worker = WorkerStandIn(adoption)
     log_map(adoption)
-    signals.worker_ready.send(sender=worker)
+    await asyncio.to_thread(signals.worker_ready.send, sender=worker)
     yield
+    await asyncio.to_thread(_stop, worker)
+
+
+def _stop(worker: WorkerStandIn) -> None:
     signals.worker_shutting_down.send(sender=hostname(), sig="SIGTERM", how="warm", exitcode=0)
     signals.worker_shutdown.send(sender=worker)
 
