@@ -240,7 +240,7 @@ def _check_header(task: Any, attempt: RunningAttempt, jobs: dict[str, JobRecord 
         error = ChordError(f"Dependency {job_id} raised {cause!r}")
         if isinstance(cause, BaseException):
             error.__cause__ = cause
-        request = trace.Context(make_request(attempt))
+        request: Any = trace.Context(make_request(attempt))
         called = _called_errbacks(backend, job)
         request.errbacks = [errback for errback in request.errbacks or () if errback not in called]
         if request.errbacks:
@@ -255,7 +255,7 @@ def _called_errbacks(backend: Any, job: JobRecord | None) -> list[Any]:
 
     Celery links one callback to all tasks of a chain and to nested chords, and calls it once.
     """
-    source = None if job is None else backend.failed_source(job)
+    source: JobRecord | None = None if job is None else backend.failed_source(job)
     if source is None or (source is job and (source.error is None or source.error.type != CHORD_ERROR)):
         return []
     called: list[Any] = read_message(source.payload).embed.get("errbacks", [])
