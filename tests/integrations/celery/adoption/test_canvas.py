@@ -238,6 +238,14 @@ def test_callbacks_receive_the_result_and_errbacks_run_after_a_failure(
     eventually(lambda: marked.exists() and marked.read_text() == "called", "the errback runs")
 
 
+def test_a_chord_can_follow_a_chord_with_a_group_as_body(adopted: Adopted, add: Any) -> None:
+    fail, total = adopted.app.tasks["work.fail"], adopted.app.tasks["work.total"]
+    body = group([add.si(1, 1), add.si(2, 2)], app=adopted.app)
+    result = chain(chord([add.s(1, 1), fail.s()], body), chord([add.s(1), add.s(2)], total.s()))()
+    with pytest.raises((ChordError, ValueError), match="bad"):
+        result.get(timeout=60)
+
+
 def test_an_errback_starts_when_the_failed_task_has_ended(adopted: Adopted) -> None:
     state = adopted.app.tasks["work.state_of"]
     chosen = f"state-{uuid.uuid4()}"

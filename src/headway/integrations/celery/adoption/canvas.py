@@ -7,6 +7,7 @@ that the store gets all of them or none. The body of a chord waits for the jobs 
 from __future__ import annotations
 
 import functools
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -58,8 +59,10 @@ def _with_body(run: Any) -> Any:
             return run(self, header, body, partial_args, app=app, **options)
         with adoption.sender.collecting() as opened:
             known = len(opened.chords)
+            before, opened.steps = opened.steps, deque()  # Only chains of the header must be complete here.
             result = run(self, header, body, partial_args, app=app, **options)
             adoption.sender.add_steps(opened)
+            opened.steps = before
             for sent_body, ids in opened.chords[known:]:
                 members = opened.members.pop(sent_body.options["task_id"])
                 with adoption.sender.after_header(members, ids):
