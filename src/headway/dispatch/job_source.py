@@ -7,11 +7,13 @@ import contextlib
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from headway.core.errors import StoreError
+from headway.core.job import ClassKey
 from headway.core.lease import TOKEN_BYTES, Lease, Report
 from headway.core.policy.lanes import make_room
 from headway.core.policy.planner import Planner
@@ -225,9 +227,9 @@ class StoreJobSource:
 
     def _charge(self, leases: Sequence[Lease]) -> None:
         if len(self._snapshot.classes) > 1:  # A single class has no other to share with.
-            for lease in leases:
-                expected = self._durations.expected(lease.task)
-                self._planner.clocks.charge(self._in_force.policy, lease.class_key, expected)
+            alike = Counter((lease.class_key, lease.task) for lease in leases)
+            for (key, task), count in alike.items():
+                self._planner.clocks.charge(self._in_force.policy, key, self._durations.expected(task), count)
 
     async def _rests(self, lanes: tuple[str, ...] | None) -> bool:
         """Return whether the queue is still empty, so that no exchange is needed."""
@@ -341,9 +343,12 @@ class StoreJobSource:
 
     def _correct(self, runs: Sequence[tuple[Lease, float]]) -> None:
         if len(self._snapshot.classes) > 1:
+            over: dict[ClassKey, float] = {}
             for lease, seconds in runs:
-                over = seconds - self._durations.expected(lease.task)
-                self._planner.clocks.correct(self._in_force.policy, lease.class_key, min(over, DEBT_MAX))
+                key = lease.class_key
+                over[key] = over.get(key, 0.0) + min(seconds - self._durations.expected(lease.task), DEBT_MAX)
+            for key, seconds in over.items():
+                self._planner.clocks.correct(self._in_force.policy, key, seconds)
 
     def _note(self, runs: Sequence[tuple[Lease, float]]) -> None:
         self._durations.ended(runs)

@@ -195,6 +195,18 @@ def test_a_turn_that_was_worth_more_or_less_than_thought_is_corrected(correction
     assert deal(shares, 4, {"a": 1.0, "b": 1.0}) == then
 
 
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.001, 100), st.integers(1, 50)), max_size=20))
+def test_turns_charged_at_once_are_turns_charged_one_by_one(charges: list[tuple[str, float, int]]) -> None:
+    at_once: Shares[str] = Shares(0.5)
+    each: Shares[str] = Shares(0.5)
+    for name, seconds, turns in charges:
+        at_once.charge(name, seconds, 2.0, turns)
+        for _ in range(turns):
+            each.charge(name, seconds, 2.0)
+        assert at_once.usual(name) == pytest.approx(each.usual(name))
+        assert at_once.tag(name, 1.0) == pytest.approx(each.tag(name, 1.0))
+
+
 def test_what_is_usual_is_learned_by_and_by() -> None:
     shares: Shares[str] = Shares()
     assert shares.usual("a") == 1.0

@@ -44,13 +44,13 @@ class ShareClocks:
         """Move the clock of the lanes to the end of all claims that are recorded, as a plan does for several lanes."""
         self._lanes.catch_up()
 
-    def charge(self, policy: Policy, key: ClassKey, seconds: float) -> None:
-        """Record a claim with its expected seconds."""
-        self._lanes.charge(key.lane, seconds, lane_of(policy, key.lane).weight)
-        self._shares(key.lane).charge(key, seconds)
+    def charge(self, policy: Policy, key: ClassKey, seconds: float, jobs: int = 1) -> None:
+        """Record the claim of jobs with the expected seconds of each."""
+        self._lanes.charge(key.lane, seconds, lane_of(policy, key.lane).weight, jobs)
+        self._shares(key.lane).charge(key, seconds, turns=jobs)
 
     def correct(self, policy: Policy, key: ClassKey, seconds: float) -> None:
-        """Record that a job took ``seconds`` longer than expected, or less if negative."""
+        """Record that jobs took ``seconds`` longer than expected, or less if negative."""
         self._lanes.correct(key.lane, seconds, lane_of(policy, key.lane).weight)
         self._shares(key.lane).correct(key, seconds)
 

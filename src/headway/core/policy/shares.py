@@ -46,14 +46,14 @@ class Shares(Generic[N]):
         """Move the clock to the end of all turns that are recorded."""
         self._clock = self._reached
 
-    def charge(self, name: N, seconds: float, weight: float = 1.0) -> None:
-        """Record a turn of a sharer. Turns that were shared out together may be recorded in any order."""
+    def charge(self, name: N, seconds: float, weight: float = 1.0, turns: int = 1) -> None:
+        """Record turns of a sharer of these seconds each. Turns that were shared out together may come in any order."""
         step = seconds / weight
         usual = self._usual.get(name, seconds)
-        self._usual[name] = max(LEAST_SECONDS, usual + (seconds - usual) / AVERAGED_TURNS)
+        self._usual[name] = max(LEAST_SECONDS, seconds + (usual - seconds) * (1 - 1 / AVERAGED_TURNS) ** turns)
         start = self._start(name, step)
-        self._reached = max(self._reached, start)
-        self._tags[name] = start + step
+        self._reached = max(self._reached, start + (turns - 1) * step)
+        self._tags[name] = start + turns * step
 
     def correct(self, name: N, seconds: float, weight: float = 1.0) -> None:
         """Record that a sharer's last turn took more or fewer seconds than expected."""
