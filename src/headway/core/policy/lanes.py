@@ -116,7 +116,7 @@ def make_room(
     chooses among the jobs that could make room, if the policy says so.
     """
     running, ladder = snapshot.running_jobs, policy.ladder
-    if running is None or len(running.counts) != len(ladder.rungs):
+    if running is None or len(running.counts) != len(ladder.rungs) or not (running.elastic or running.sessions):
         return ()
     queue: list[str] = []
     for line in _lines(snapshot, offers, policy):
