@@ -305,6 +305,44 @@ async def test_an_open_park_is_merged_with_the_line_by_place(store: Store) -> No
     assert await claimed_ids(store) == [plain, a2, a3, late]
 
 
+@pytest.mark.parametrize("values", [3, 30])
+async def test_many_open_queues_are_merged_by_place(store: Store, values: int) -> None:
+    await enforce(store, {"account": per_account(2)})
+    keys = [(f"account={number}",) for number in range(values)]
+    slots = 10 * values
+    await register(store, slots=slots)
+    running = await submit(store, *(a_job(limits=key) for key in keys * 2))
+    held = await claim(store, free=slots)
+    assert [lease.job_id for lease in held] == running
+    blocked = await submit(store, *(a_job(limits=key) for key in [*keys, *reversed(keys), *keys]))
+    assert await claimed_ids(store, free=slots) == []
+    last = await submit_one(store)
+    for lease in held:
+        await end(store, lease)
+    # Each account has room for two. The third job of each is passed over where its turn comes.
+    assert await claimed_ids(store, free=values) == blocked[:values]
+    assert await claimed_ids(store, free=slots) == [*blocked[values : 2 * values], last]
+    assert {await blocked_by(store, job_id) for job_id in blocked[2 * values :]} == {key for (key,) in keys}
+
+
+async def test_a_job_that_expires_in_an_open_queue_lets_the_next_one_start(store: Store, clock: ManualClock) -> None:
+    await enforce(store, {"account": per_account(3)})
+    await register(store, slots=10)
+    await submit(store, *(a_job(limits=SEVEN) for _ in range(3)))
+    held = await claim(store)
+    jobs = [a_job(limits=SEVEN), a_job(limits=SEVEN, expires_ms=1_000), a_job(limits=SEVEN), a_job(limits=SEVEN)]
+    first, stale, second, third = await submit(store, *jobs)
+    assert await claimed_ids(store) == []
+    clock.advance(2)
+    for lease in held:
+        await end(store, lease)
+    assert await claimed_ids(store) == [first, second, third]
+    assert await state_of(store, stale) == State.CANCELLED
+    last = await submit_one(store, a_job(limits=SEVEN))
+    assert await claimed_ids(store) == []
+    assert await blocked_by(store, last) == "account=7"
+
+
 async def test_a_park_is_sorted_too(store: Store) -> None:
     await enforce(store, {"account": per_account(2)})
     await register(store)

@@ -19,7 +19,7 @@ class WaitingJobs(Protocol):
 
     on_ladder: bool  # Whether ``has_room`` must be asked for each job.
 
-    async def next(self) -> Sequence[Any]:
+    def next(self) -> Sequence[Any]:
         """Return the next jobs in order, or none at the end. The loop handles all of them before it calls again."""
         ...
 
@@ -31,11 +31,11 @@ class WaitingJobs(Protocol):
         """Cancel a job that has expired."""
         ...
 
-    async def has_room(self) -> bool:
+    def has_room(self) -> bool:
         """Return whether the ladder has room for another job of the class."""
         ...
 
-    async def start(self, job: Any, /) -> Lease | None:
+    def start(self, job: Any, /) -> Lease | None:
         """Lease a job. If a limit has no room, move the job to the blocked queue of that limit and return None."""
         ...
 
@@ -62,7 +62,7 @@ async def claim_class(jobs: WaitingJobs, take: Take, want: int, now_at: int) -> 
     leases: list[Lease] = []
     skipped = 0
     times, on_ladder, start, until_at = jobs.times, jobs.on_ladder, jobs.start, take.until_at
-    while batch := await jobs.next():
+    while batch := jobs.next():
         for job in batch:
             eligible_at, expires_at = times(job)
             if until_at is not None and eligible_at > until_at:
@@ -73,9 +73,9 @@ async def claim_class(jobs: WaitingJobs, take: Take, want: int, now_at: int) -> 
                 await jobs.expire(job)
                 skipped += 1
                 continue
-            if on_ladder and not await jobs.has_room():
+            if on_ladder and not jobs.has_room():
                 return leases, False
-            lease = await start(job)
+            lease = start(job)
             if lease is None:
                 skipped += 1
                 continue

@@ -11,19 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.job import JobId
-from headway.core.policy.document import ELASTIC, Ladder, Rung
+from headway.core.policy.document import ELASTIC, INTERACTIVE, Ladder, Rung
 from headway.core.policy.ladder import (
     ElasticJob,
     LadderDecision,
     Preemption,
     RunningJobs,
     RunningSession,
+    add_starts,
     admit,
     budget_of,
     cycle,
+    fit_rung,
     full_limit,
     longest,
     room,
+    room_on_rung,
     rung_index,
 )
 
@@ -869,3 +872,18 @@ def test_with_three_rungs_the_cycle_is_the_one_that_was_written_down(data: st.Da
     running_jobs = data.draw(running_job_counts(ladder, within=True))
     queue = data.draw(st.lists(st.sampled_from(["fast", "medium", "slow", ELASTIC]), max_size=8))
     assert cycle(ladder, running_jobs, queue) == written_cycle((fast, medium, slow), running_jobs, queue)
+
+
+@pytest.mark.parametrize("limits", ["5 3 1", "- 3 2", "- 50% -", "- - -"])
+@pytest.mark.parametrize("name", ["fast", "medium", "slow", ELASTIC, INTERACTIVE, "unknown", None])
+@pytest.mark.parametrize("counts", [(0, 0, 0), (1, 1, 1), (4, 3, 0)])
+def test_room_says_how_many_jobs_fit_one_after_another(
+    limits: str, name: str | None, counts: tuple[int, ...]
+) -> None:  # fmt: skip
+    ladder = a_ladder(limits)
+    running = RunningJobs(12, 12 - sum(counts), counts)
+    most, assigned = room_on_rung(ladder, running, name)
+    started = 0
+    while started < 20 and fit_rung(ladder, add_starts(ladder, running, assigned, started), name) == (True, assigned):
+        started += 1
+    assert started == (20 if most is None else most)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headway.stores.open import open_store
+from headway.stores.sqlite.connection import SqliteConnection
 from headway.stores.sqlite.store import SqliteStore
 from headway.testing.clock import ManualClock
 
@@ -46,6 +48,25 @@ async def open_file(clock: ManualClock) -> AsyncIterator[OpenFile]:
             return store
 
         yield open_one
+
+
+@pytest.fixture
+def executed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the statements that connections execute from now on."""
+    names: list[str] = []
+    run, run_many = SqliteConnection.run, SqliteConnection.run_many
+
+    def run_noted(self: SqliteConnection, name: str, *values: Any) -> Any:
+        names.append(name)
+        return run(self, name, *values)
+
+    def run_many_noted(self: SqliteConnection, name: str, rows: Iterable[Sequence[Any]]) -> None:
+        names.append(name)
+        run_many(self, name, rows)
+
+    monkeypatch.setattr(SqliteConnection, "run", run_noted)
+    monkeypatch.setattr(SqliteConnection, "run_many", run_many_noted)
+    return names
 
 
 @asynccontextmanager

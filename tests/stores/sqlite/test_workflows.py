@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
@@ -49,25 +47,6 @@ def rows(path: Path, statement: str) -> list[tuple[object, ...]]:
         return raw.execute(statement).fetchall()
 
 
-@pytest.fixture
-def executed(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the statements that connections execute from now on."""
-    names: list[str] = []
-    run, run_many = SqliteConnection.run, SqliteConnection.run_many
-
-    def run_noted(self: SqliteConnection, name: str, *values: Any) -> Any:
-        names.append(name)
-        return run(self, name, *values)
-
-    def run_many_noted(self: SqliteConnection, name: str, rows: Iterable[Sequence[Any]]) -> None:
-        names.append(name)
-        run_many(self, name, rows)
-
-    monkeypatch.setattr(SqliteConnection, "run", run_noted)
-    monkeypatch.setattr(SqliteConnection, "run_many", run_many_noted)
-    return names
-
-
 def completed(lease: Lease) -> Report:
     return judge(Returned(b"null"), lease, BUILT_IN)
 
@@ -84,7 +63,7 @@ async def test_a_plain_job_runs_no_statement_for_workflows(store: SqliteStore, e
     touched = {name for name in executed if any(f" {table} " in texts[name] for table in WORKFLOW_TABLES)}
     assert touched == {"set_aside", "claim_head"}
     assert executed.count("set_aside") == 2
-    assert {"submit_job", "claim_lease", "finish_outcome"} <= set(executed)
+    assert {"submit_job", "claim_front", "finish_outcome"} <= set(executed)
 
 
 async def test_members_of_a_batch_that_end_together_change_it_once(store: SqliteStore, executed: list[str]) -> None:

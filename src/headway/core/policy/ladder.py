@@ -111,16 +111,26 @@ def counts_on(ladder: Ladder, name: str | None) -> bool:
 
 def fit_rung(ladder: Ladder, running: RunningJobs | None, name: str | None) -> tuple[bool, str | None]:
     """Return whether the ladder lets a job of this rung start, and the rung that it is then assigned."""
-    if name == INTERACTIVE:
-        fits = running is None or not ladder.rungs or full_limit(ladder, running.counts, running.slots, 0) is None
-        return fits, None
-    index = rung_index(ladder, name)
-    if index is None or running is None:
+    if running is None or not ladder.rungs:
         return True, None
+    most, assigned = room_on_rung(ladder, running, name)
+    return most != 0, assigned
+
+
+def room_on_rung(ladder: Ladder, running: RunningJobs, name: str | None) -> tuple[int | None, str | None]:
+    """Return how many jobs of this rung may start, or None for no bound, and the rung that all of them are assigned.
+
+    After these starts an elastic job may still fit on a shorter rung.
+    """
     if name == ELASTIC:
         best = longest(ladder, running.counts, running.slots)
-        return best is not None, None if best is None else ladder.rungs[best].name
-    return full_limit(ladder, running.counts, running.slots, index) is None, name
+        if best is None:
+            return 0, None
+        return room(ladder, running.counts, running.slots, best), ladder.rungs[best].name
+    index = 0 if name == INTERACTIVE else rung_index(ladder, name)
+    if index is None:
+        return None, None
+    return room(ladder, running.counts, running.slots, index), None if name == INTERACTIVE else name
 
 
 def budget_of(ladder: Ladder, name: str | None) -> int | None:
@@ -152,11 +162,11 @@ def summarize_running(
     return RunningJobs(slots, slots - total, tuple(counts), tuple(elastic), tuple(sessions))
 
 
-def add_start(ladder: Ladder, running: RunningJobs, assigned: str | None) -> RunningJobs:
-    """Return the running jobs with one more start. A session is assigned no rung and counts at the shortest."""
+def add_starts(ladder: Ladder, running: RunningJobs, assigned: str | None, starts: int) -> RunningJobs:
+    """Return the running jobs with more starts. A session is assigned no rung and counts at the shortest."""
     index = (assigned and rung_index(ladder, assigned)) or 0
-    counts = tuple(count + (place == index) for place, count in enumerate(running.counts))
-    return running._replace(counts=counts, free=running.free - 1)
+    counts = tuple(count + starts * (place == index) for place, count in enumerate(running.counts))
+    return running._replace(counts=counts, free=running.free - starts)
 
 
 def grants(ladder: Ladder, running: Iterable[tuple[JobId, str | None, str | None]]) -> list[RunBudget]:

@@ -112,7 +112,7 @@ class _WaitingRecords:
         self._claim_id = claim_id
         self._assigned: str | None = None
 
-    async def next(self) -> list[StoredJob]:
+    def next(self) -> list[StoredJob]:
         first = self._queue.first(self._state.now_at)
         return [] if first is None else [self._state.by_seq[first[1]]]
 
@@ -126,11 +126,11 @@ class _WaitingRecords:
         finish.end_queued(self._state, record, batch_reason(batch_id or "") if is_cancelled else "expired")
         self._state.changed.append(record.new.job_id)
 
-    async def has_room(self) -> bool:
+    def has_room(self) -> bool:
         fits, self._assigned = fit_rung(self._state.rule_index.ladder, running_jobs(self._state), self._rung)
         return fits
 
-    async def start(self, record: StoredJob) -> Lease | None:
+    def start(self, record: StoredJob) -> Lease | None:
         state, queue = self._state, self._queue
         keys = keys_of(state, record)
         full = full_key(state, keys)

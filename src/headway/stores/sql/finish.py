@@ -35,6 +35,7 @@ async def finish(
     late: list[int] = []
     counts: Counter[str] = Counter()
     freed: list[tuple[str]] = []
+    released: list[str] = []  # What each lease that ends held of limits.
     members: Counter[tuple[int, State]] = Counter()  # Endings by batch.
     ended = _FinishedLeases(tx)
     for index, report in enumerate(reports):
@@ -56,8 +57,8 @@ async def finish(
         if state is not _COMPLETED:
             check_move(State.EXECUTING, state)
         del held[seq]  # A second report in the same batch finds no lease.
-        if kept is not None and tx.has_blocked:
-            await give_back(tx, kept)
+        if kept is not None:
+            released.append(kept)
         reason = tx.rows.text(report.reason)
         error = None
         if report.error is not None:
@@ -80,6 +81,8 @@ async def finish(
         tx.members_ended(batch_seq, state, count)
     if tx.has_moves:
         tx.exclude_others()
+    if released and tx.has_blocked:
+        await give_back(tx, released)
     if ended.any:
         tx.eligible += await classes_with_room(tx)
     if freed:

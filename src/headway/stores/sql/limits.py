@@ -22,13 +22,13 @@ async def unblock_head(tx: Transaction, class_id: int, blocked_by: str) -> None:
     tx.blocked_queues_changed()
 
 
-async def give_back(tx: Transaction, held: str) -> None:
-    """Open the blocked queues for the keys of a lease that ends."""
-    for key in tx.rows.read_limit_keys(held):
-        opened = [class_id for (class_id,) in await tx.db.run("blocked_release", tx.namespace_id, key)]
-        if opened:
-            tx.eligible += opened
-            tx.blocked_queues_changed()
+async def give_back(tx: Transaction, held: Iterable[str]) -> None:
+    """Open the blocked queues for the keys of leases that end."""
+    keys = dict.fromkeys(key for text in held for key in tx.rows.read_limit_keys(text))
+    opened = [class_id for (class_id,) in await tx.db.run("blocked_release", tx.namespace_id, tx.rows.array(keys))]
+    if opened:
+        tx.eligible += opened
+        tx.blocked_queues_changed()
 
 
 async def classes_with_room(tx: Transaction) -> list[int]:

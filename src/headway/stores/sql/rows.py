@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,7 +24,7 @@ Row = Mapping[str, Any]
 _json = msgspec.json.Encoder()
 _error = msgspec.json.Decoder(JobError)
 _retry = msgspec.json.Decoder(RetryRule)
-_strings = msgspec.json.Decoder(tuple[str, ...])
+_strings = lru_cache(maxsize=10_000)(msgspec.json.Decoder(tuple[str, ...]).decode)  # Many jobs have the same limits.
 
 
 def json_text(value: object) -> str:
@@ -90,7 +91,7 @@ class RowCodec(ABC):
         return json_text(list(values)) if values else None
 
     def read_strings(self, value: str | None) -> tuple[str, ...]:
-        return () if value is None else _strings.decode(value)
+        return () if value is None else _strings(value)
 
     def read_limit_keys(self, value: Any) -> tuple[str, ...]:
         """Read the limits that count a lease."""
@@ -98,7 +99,7 @@ class RowCodec(ABC):
 
     def read_held(self, value: str | None) -> tuple[str, ...]:
         """Read the limits that count a lease. An unreadable text means no limits."""
-        return () if value is None else read_or((), lambda: _strings.decode(value))
+        return () if value is None else read_or((), lambda: _strings(value))
 
     def read_needs(self, value: Any) -> tuple[str, ...]:
         """Read the needs of a class. An unreadable value becomes a need that no worker offers."""

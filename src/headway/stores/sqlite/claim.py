@@ -8,7 +8,7 @@ from typing import Any
 
 from headway.core.job import ClassKey
 from headway.core.lease import Lease
-from headway.core.policy.ladder import budget_of, counts_on, fit_rung
+from headway.core.policy.ladder import budget_of, counts_on
 from headway.core.policy.wait_reasons import blocked_queue_reason
 from headway.core.snapshot import Plan, PlanWalk, Take
 from headway.core.worker import WorkerState
@@ -17,10 +17,10 @@ from headway.stores.base import Exchange, ExchangeReply
 from headway.stores.claim_loop import claim_class, claim_takes
 from headway.stores.sql.exchange import apply_reports, make_due_eligible
 from headway.stores.sql.finish import cancel
-from headway.stores.sql.limits import unblock_head
 from headway.stores.sql.transaction import ALL, LOWEST
-from headway.stores.sqlite.limits import LimitCheck, block
-from headway.stores.sqlite.transaction import SqliteTransaction
+from headway.stores.sqlite.blocked_queues import READ_AT_ONCE, BlockedQueues
+from headway.stores.sqlite.limits import LimitCheck
+from headway.stores.sqlite.transaction import SqliteTransaction, TakenJob
 from headway.stores.unreadable import DAMAGE, read_worker_state, why_unreadable
 
 
@@ -92,7 +92,7 @@ async def _take_all(tx: SqliteTransaction, request: Exchange, plan: Plan, slots:
             return await _take_transient(tx, take.key, class_id, want, worker_id), False
         waiting = _WaitingRows(tx, limit_check, take.key, class_id, want, worker_id, request.claim_id)
         found = await claim_class(waiting, take, want, tx.now_at)
-        await waiting.write_leases()
+        await waiting.write()
         return found
 
     leases, more = await claim_takes(plan, walk, tx.rule_index, take_jobs)
@@ -129,56 +129,67 @@ class _WaitingRows:
         self._count = count
         self._worker_id = worker_id
         self._token = token
-        self._opened = tx.has_open_blocked  # No queue opens during a claim.
+        self._queues = BlockedQueues(tx, class_id)
         self._line: list[Any] = []  # Jobs read from the class itself, the next one last.
         self._after = (LOWEST, 0)
         self._exhausted = False
         self._blocked_by = ""  # The key that blocked the jobs that were returned last.
+        self._room = 0  # How many more jobs the ladder lets start on the assigned rung.
         self._assigned: str | None = None
-        self._taken: list[tuple[Any, ...]] = []  # Jobs from the class itself, leased together at the end.
+        self._budget_ms: int | None = None
+        self._counted = 0  # How many of the taken jobs are counted on the ladder.
+        self._taken: list[TakenJob] = []  # Leased together at the end.
         self._reached = LOWEST  # The highest order key taken in a fair class.
 
-    async def next(self) -> Sequence[Any]:
-        db = self._tx.db
-        self._blocked_by = ""
+    def next(self) -> Sequence[Any]:
         if not self._line and not self._exhausted:
-            found = await db.run("claim_head", self._class_id, "", *self._after, self._count)
-            self._exhausted = len(found) < self._count
-            if not self._opened:
-                if found:
-                    self._after = (found[-1][0], found[-1][1])
+            count = max(self._count - len(self._taken), READ_AT_ONCE)
+            found: list[Any] = self._tx.connection.run("claim_head", self._class_id, "", *self._after, count).fetchall()
+            self._exhausted = len(found) < count
+            if found:
+                self._after = found[-1][:2]
+            if self._queues.first() is None:
+                self._blocked_by = ""
                 return found
-            self._line = list(reversed(found))
-        if self._opened:
-            queue = await db.row("blocked_first", self._class_id)
-            self._opened = queue is not None
-            if queue is not None and (not self._line or (queue[1], queue[2]) < (self._line[-1][0], self._line[-1][1])):
-                self._blocked_by = queue[0]
-                head = await db.row("claim_head", self._class_id, queue[0], queue[1], queue[2] - 1, 1)
-                return [] if head is None else [head]  # None: another process is cancelling it.
-        if not self._line:
-            return []
-        row = self._line.pop()
-        self._after = (row[0], row[1])
-        return [row]
+            found.reverse()
+            self._line = found
+        blocked = self._queues.first()
+        if blocked is not None and (not self._line or blocked[0] < self._line[-1][:2]):
+            place, self._blocked_by = blocked
+            return [self._queues.row(place, self._blocked_by)]
+        self._blocked_by = ""
+        if blocked is None:
+            rest, self._line = self._line[::-1], []
+            return rest
+        return [self._line.pop()]
 
     async def expire(self, row: Any) -> None:
         [found] = await self._tx.db.rows("get_by_seq", self._tx.rows.array([row[1]]))
         await cancel(self._tx, found, "expired" if row[15] else batch_reason(found["batch_id"]))
         self._tx.changed.append(found["job_id"])
+        if self._blocked_by:
+            self._queues.leave(self._blocked_by)
 
-    async def has_room(self) -> bool:
-        ladder, running = self._tx.rule_index.ladder, await self._limit_check.running()
-        fits, self._assigned = fit_rung(ladder, running, self._key.rung)
-        return fits
+    def has_room(self) -> bool:
+        if not self._room:
+            self._count_starts()
+            self._room, self._assigned = self._limit_check.room_on_rung(self._key.rung)
+            self._budget_ms = budget_of(self._tx.rule_index.ladder, self._assigned)
+        return self._room > 0
 
-    async def start(self, row: Any) -> Lease | None:
+    def _count_starts(self) -> None:
+        """Count the jobs on the ladder that were taken since the last count."""
+        if self.on_ladder and len(self._taken) > self._counted:
+            self._limit_check.assign(self._assigned, len(self._taken) - self._counted)
+            self._counted = len(self._taken)
+
+    def start(self, row: Any) -> Lease | None:
         (
             order_key, seq, eligible_at, epoch, attempts, crashes, timeout_ms, job_id, task, payload, tenant,
-            trace_id, max_retries, asked_timeout_ms, retry, _, limits, sharer, blocked_at, submitted_at, batch_id,
+            trace_id, max_retries, asked_timeout_ms, retry, _, limits, sharer, blocked_at, submitted_at, batch_id, *_,
         ) = row  # fmt: skip
-        tx, key, rule_index = self._tx, self._key, self._tx.rule_index
-        held, again, unreadable, assigned, budget_ms = None, None, None, self._assigned, None
+        tx, key, rule_index, blocked_by = self._tx, self._key, self._tx.rule_index, self._blocked_by
+        held, again, unreadable, blocked_for, blocked_ms = None, None, None, None, None
         if retry is not None or not tx.rows.are_plain(task, payload, tenant, trace_id):
             run = tx.rows.read_run(task, payload, tenant, trace_id, retry)
             task, payload, tenant, trace_id, again, unreadable = run
@@ -187,35 +198,33 @@ class _WaitingRows:
                 keys = rule_index.keys(task, tenant, tx.rows.read_strings(limits))
             except DAMAGE as problem:  # The job never runs, so no limit counts it.
                 keys, unreadable = (), why_unreadable(problem)
-            full = await self._limit_check.full_key(keys)
+            full, held = self._limit_check.start(keys)
             if full is not None:
-                await block(tx, self._class_id, self._blocked_by, order_key, seq, full)
+                self._queues.block(blocked_by, order_key, seq, full)
                 return None
-            held = await self._limit_check.take(keys)
-        if self.on_ladder:
-            await self._limit_check.assign(assigned)
-            budget_ms = budget_of(rule_index.ladder, assigned)
-        if self._blocked_by:
-            rule = rule_index.rules.limits.get(self._blocked_by.partition("=")[0])
+        if blocked_by:
+            self._queues.leave(blocked_by)
+            rule = rule_index.rules.limits.get(blocked_by.partition("=")[0])
             is_rate = rule is not None and rule.concurrency is None
-            blocked_for = blocked_queue_reason(self._blocked_by, is_rate=is_rate)
-            one = [(row, held, assigned, blocked_for, tx.now_at - blocked_at)]
-            await tx.write_leases(self._class_id, self._blocked_by, self._worker_id, self._token, one)
-            await unblock_head(tx, self._class_id, self._blocked_by)
-        else:
-            self._taken.append((row, held, assigned, None, None))
+            blocked_for, blocked_ms = blocked_queue_reason(blocked_by, is_rate=is_rate), tx.now_at - blocked_at
+        self._room -= 1
+        assigned = self._assigned
+        self._taken.append((blocked_by, row, held, assigned, blocked_for, blocked_ms))
         if sharer is not None and order_key > self._reached:
             self._reached = order_key
         return Lease(
             job_id, seq, self._token, task, payload, key.lane, tenant, trace_id, epoch + 1, attempts + 1, crashes,
             max_retries, timeout_ms, asked_timeout_ms, again, tx.now_at, False, key.needs, self._worker_id, key.rung,
-            assigned, budget_ms, submitted_at, eligible_at, batch_id, unreadable,
+            assigned, self._budget_ms, submitted_at, eligible_at, batch_id, unreadable,
         )  # fmt: skip
 
-    async def write_leases(self) -> None:
-        """Write the leases of the started jobs that no limit had blocked, and the clock of a fair class."""
+    async def write(self) -> None:
+        """Write what became of the jobs: moves to blocked queues, leases, and the clock of a fair class."""
+        self._count_starts()
+        await self._queues.write_moves()
         if self._taken:
-            await self._tx.write_leases(self._class_id, "", self._worker_id, self._token, self._taken)
+            await self._tx.write_leases(self._class_id, self._worker_id, self._token, self._taken)
+        await self._queues.write_queues()
         if self._reached > LOWEST:
             await self._tx.db.run("class_clock", self._reached, self._class_id)
 

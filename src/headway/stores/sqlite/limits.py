@@ -8,15 +8,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from headway.core.policy.document import LimitRule
-from headway.core.policy.ladder import RunningJobs, add_start, summarize_running
+from headway.core.policy.ladder import RunningJobs, add_starts, room_on_rung, summarize_running
 from headway.core.policy.limits import conforms_at, step_rate
-from headway.stores.sql.limits import read_rates
 from headway.stores.sqlite.rows import rows
 
 if TYPE_CHECKING:
     from headway.stores.sqlite.transaction import SqliteTransaction
 
 Keys = Sequence[tuple[str, LimitRule]]
+FullKey = tuple[str, int | None]  # A key without room, and when it will have room, or None if that is unknown.
 
 _held_text = lru_cache(maxsize=10_000)(rows.strings_text)  # Many jobs count against the same limits.
 
@@ -31,33 +31,40 @@ class LimitCheck:
         self._stepped: set[str] = set()
         self._running: RunningJobs | None = None
 
-    # ------------------------------------------------------------------ limits
+    def start(self, keys: Keys) -> tuple[FullKey | None, str | None]:
+        """Count a start against its keys, and return their text for the lease.
 
-    async def full_key(self, keys: Keys) -> tuple[str, int | None] | None:
-        """Return the first key without room, and when it will have room, or None if that is unknown."""
+        If a key has no room, count nothing, and return the first such key.
+        """
+        used, now_at = self._used, self._tx.now_at
+        counted: list[str] = []
+        steps: dict[str, int | None] = {}
         for key, rule in keys:
             if rule.concurrency is not None:
-                used = await self._read_usage() if self._used is None else self._used
+                if used is None:
+                    used = self._used = self._read_usage()
                 if used.get(key, 0) >= rule.concurrency:
-                    return key, None
+                    return (key, None), None
+                counted.append(key)
             if rule.count is not None:
-                conforms_us, _ = step_rate(rule, await self._reached_us(key), self._tx.now_at * 1_000)
-                if conforms_at(conforms_us) > self._tx.now_at:
-                    return key, conforms_at(conforms_us)
-        return None
+                reached_us = self._reached[key] if key in self._reached else self._read_rate(key)
+                conforms_us, steps[key] = step_rate(rule, reached_us, now_at * 1_000)
+                if conforms_at(conforms_us) > now_at:
+                    return (key, conforms_at(conforms_us)), None
+        if steps:
+            self._reached |= steps
+            self._stepped |= steps.keys()
+        if used is None:
+            return None, None
+        for key in counted:
+            used[key] = used.get(key, 0) + 1
+        return None, _held_text(tuple(counted))
 
-    async def take(self, keys: Keys) -> str | None:
-        """Count a start against its keys. Return the text of the keys for the lease."""
-        held = []
-        for key, rule in keys:
-            if rule.concurrency is not None:
-                used = await self._read_usage() if self._used is None else self._used
-                used[key] = used.get(key, 0) + 1
-                held.append(key)
-            if rule.count is not None:
-                _, self._reached[key] = step_rate(rule, await self._reached_us(key), self._tx.now_at * 1_000)
-                self._stepped.add(key)
-        return _held_text(tuple(held))
+    def has_room(self, key: str) -> bool:
+        """Return whether a limit without a rate has room for another job, as far as this claim has counted."""
+        rule = self._tx.rule_index.rules.limits.get(key.partition("=")[0])
+        used = self._used or {}
+        return rule is None or rule.concurrency is None or used.get(key, 0) < rule.concurrency
 
     async def settle(self) -> None:
         """Write the new positions of the rates."""
@@ -65,29 +72,34 @@ class LimitCheck:
             steps = [(key, self._reached[key]) for key in sorted(self._stepped)]
             await self._tx.db.run_many("rate_step", steps, self._tx.namespace_id)
 
-    async def _read_usage(self) -> dict[str, int]:
+    def _read_usage(self) -> dict[str, int]:
         used: dict[str, int] = {}
-        for held, count in await self._tx.db.run("limit_usage", self._tx.namespace_id):
+        for held, count in self._tx.connection.run("limit_usage", self._tx.namespace_id):
             for key in self._tx.rows.read_limit_keys(held):
                 used[key] = used.get(key, 0) + count
-        self._used = used
         return used
 
-    async def _reached_us(self, key: str) -> int | None:
-        if key not in self._reached:
-            self._reached |= await read_rates(self._tx, [key])
-        return self._reached[key]
+    def _read_rate(self, key: str) -> int | None:
+        found = self._tx.connection.run("rate", self._tx.namespace_id, self._tx.rows.array([key])).fetchone()
+        reached_us: int | None = None if found is None else found[1]
+        self._reached[key] = reached_us
+        return reached_us
 
     # ------------------------------------------------------------------ the ladder and the pool
 
-    async def assign(self, rung: str | None) -> None:
-        """Count a start on the ladder. A session has no rung."""
-        self._running = add_start(self._tx.rule_index.ladder, await self.running(), rung)
+    def room_on_rung(self, rung: str | None) -> tuple[int, str | None]:
+        """Return how many jobs of a rung the ladder lets start, and the rung that they are assigned."""
+        most, assigned = room_on_rung(self._tx.rule_index.ladder, self.running(), rung)
+        return sys.maxsize if most is None else most, assigned
 
-    async def running(self) -> RunningJobs:
+    def assign(self, rung: str | None, starts: int) -> None:
+        """Count starts on the ladder. A session has no rung."""
+        self._running = add_starts(self._tx.rule_index.ladder, self.running(), rung, starts)
+
+    def running(self) -> RunningJobs:
         """Return the running jobs of the ladder."""
         if self._running is None:
-            self._running = await _read_running(self._tx)
+            self._running = _read_running(self._tx)
         return self._running
 
     async def pool_room(self) -> int:
@@ -102,22 +114,8 @@ class LimitCheck:
         return max(0, slots - reserve.slots - int(counted))
 
 
-async def block(
-    tx: SqliteTransaction, class_id: int, blocked_by: str, order_key: int, seq: int, full: tuple[str, int | None]
-) -> None:
-    """Move a job to the blocked queue of a key without room. If the job is there already, close that queue."""
-    key, open_at = full
-    if blocked_by == key:
-        await tx.db.run("blocked_close", open_at, tx.namespace_id, key, class_id)
-    else:
-        await tx.move_to_blocked_queue(class_id, blocked_by, order_key, seq, key, open_at)
-        if blocked_by:
-            await tx.update_blocked_queue(class_id, blocked_by)
-    tx.blocked_queues_changed()
-
-
-async def _read_running(tx: SqliteTransaction) -> RunningJobs:
+def _read_running(tx: SqliteTransaction) -> RunningJobs:
     """Return the running jobs of the ladder."""
-    running = await tx.db.run("running_rungs", tx.namespace_id)
-    slots = int(await tx.db.first("live_slots", tx.namespace_id, tx.now_at))
+    running = tx.connection.run("running_rungs", tx.namespace_id)
+    slots = int(tx.connection.first("live_slots", tx.namespace_id, tx.now_at))
     return summarize_running(tx.rule_index.ladder, slots, ((row[0], row[1] or None, row[2], row[3]) for row in running))

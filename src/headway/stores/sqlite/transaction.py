@@ -30,7 +30,10 @@ TOTALS_KEPT_MINUTES = 1_440  # Totals are kept by the minute for a day.
 _DELETES = (
     "outcomes_delete", "attempts_delete", "steps_delete", "edges_delete", "dependants_delete", "jobs_delete"
 )  # fmt: skip
-_NO_TERMS = (None, None, None, None)  # The limits held, the assigned rung, what blocked the job, and for how long.
+
+# A job that a claim leases: the key of its blocked queue or '', its row, and its terms, which are the limits that it
+# holds, its assigned rung, what it was blocked by, and for how long.
+TakenJob = tuple[str, Any, str | None, str | None, str | None, int | None]
 
 
 class SqliteCache:
@@ -223,32 +226,28 @@ class SqliteTransaction(Transaction):
             self._set_aside = (bool(blocked), bool(is_open), bool(unsettled))
         return self._set_aside
 
-    async def move_to_blocked_queue(
-        self, class_id: int, blocked_by: str, order_key: int, seq: int, key: str, open_at: int | None
-    ) -> None:  # fmt: skip
-        self.connection.run("blocked_move", key, self.now_at, class_id, blocked_by, order_key, seq)
-        self.connection.run("job_set_blocked_by", key, seq)
-        self.connection.run("blocked_add", self.namespace_id, key, class_id, open_at, order_key, seq)
-        self.connection.run("blocked_set_head", class_id, key, self.namespace_id)
-
     async def update_blocked_queue(self, class_id: int, blocked_by: str) -> None:
         self.connection.run("blocked_set_head", class_id, blocked_by, self.namespace_id)
         self.connection.run("blocked_delete_empty", self.namespace_id, blocked_by, class_id)
 
     # ------------------------------------------------------------------ leases
 
-    async def write_leases(
-        self, class_id: int, blocked_by: str, worker_id: str, token: bytes, taken: Sequence[tuple[Any, ...]]
-    ) -> None:
-        front = taken[-1][0][:2]  # One process writes at a time, so what was read is still the front.
-        terms = taken[0][1:]
-        uniform = all(one[1:] == terms for one in taken)
-        written = terms if uniform else _NO_TERMS
-        self.connection.run("claim_lease", worker_id, token, self.now_at, class_id, blocked_by, *front, *written)
-        self.connection.run("claim_taken", class_id, blocked_by, *front)
-        if not uniform:
-            each = [(row[1], *terms) for row, *terms in taken if any(value is not None for value in terms)]
-            self.connection.run_many("claim_terms", each)
+    async def write_leases(self, class_id: int, worker_id: str, token: bytes, taken: Sequence[TakenJob]) -> None:
+        """Lease the front of a class and of its blocked queues, which no other process can have changed since."""
+        last = {job[0]: job[1] for job in taken}  # The row of the last job taken from each queue.
+        terms = taken[0][2:]
+        if last.keys() == {""} and all(job[2:] == terms for job in taken):
+            front = last[""][:2]
+            self.connection.run("claim_front", worker_id, token, self.now_at, class_id, *front, *terms[:2])
+        else:
+            leases = [
+                (row[1], class_id, worker_id, token, self.now_at, row[2], row[3] + 1, row[4] + 1, row[5], row[6],
+                 row[21], row[0], row[17], held, assigned, blocked_for, blocked_ms, row[22], row[23])
+                for _, row, held, assigned, blocked_for, blocked_ms in taken
+            ]  # fmt: skip
+            leases.sort()
+            self.connection.run_many("claim_lease", leases)
+        self.connection.run_many("claim_taken", [(class_id, key, row[0], row[1]) for key, row in last.items()])
 
     async def note_claim(self, claim_id: bytes, kept: int, worker_id: str) -> None:
         self.connection.run("worker_claimed", claim_id, worker_id)
@@ -262,7 +261,7 @@ class SqliteTransaction(Transaction):
     async def snapshot(self) -> Snapshot:
         found = self.connection.run("snapshot_classes", WAITING_COUNTED, self.now_at, self.namespace_id).fetchall()
         laddered = bool(self.rule_index.ladder.rungs) or any(rung == INTERACTIVE for _, rung, *_ in found)
-        floor = await LimitCheck(self).running() if laddered else None
+        floor = LimitCheck(self).running() if laddered else None
         views = []
         for lane, rung, needs, persist, fair, line, oldest_at, head_key, open_queues, *blocked_keys in found:
             key = rows.class_key(lane, rung, needs, persist)

@@ -65,10 +65,10 @@ DELETE FROM {schema}.park p WHERE p.namespace_id = :namespace_id AND p.park = :b
 UPDATE {schema}.park SET open = true, open_at = NULL WHERE namespace_id = :namespace_id;
 
 -- name: blocked_release
--- Open the blocked queues of a key that a lease has released.
--- params  namespace_id, blocked_by
-UPDATE {schema}.park SET open = true WHERE namespace_id = :namespace_id AND park = :blocked_by AND NOT open
-   AND open_at IS NULL RETURNING class_id;
+-- Open the blocked queues of the keys that leases have released.
+-- params  namespace_id, blocked_keys
+UPDATE {schema}.park SET open = true WHERE namespace_id = :namespace_id AND park = ANY (:blocked_keys::text[])
+   AND NOT open AND open_at IS NULL RETURNING class_id;
 
 -- name: rate
 -- How far ahead the starts of these rates were given away.

@@ -6,40 +6,62 @@ SELECT r.order_key, r.seq, r.eligible_at, r.epoch, r.attempts, r.crashes,
        ifnull(r.timeout_ms, j.timeout_ms) AS timeout_ms, j.job_id, j.task, j.payload, j.tenant, j.trace_id,
        j.max_retries, j.timeout_ms AS asked_timeout_ms, j.retry,
        CASE WHEN b.cancel_at IS NULL THEN j.expires_at ELSE 0 END AS expires_at, j.limits, r.tenant AS sharer,
-       r.parked_at, j.submitted_at, b.batch_id
-  FROM ready r CROSS JOIN job j ON j.seq = r.seq LEFT JOIN batch b ON b.seq = j.batch_seq
+       r.parked_at, j.submitted_at, b.batch_id, j.unique_key, j.batch_seq, j.awaited
+
+-- name: blocked_first
+-- The first jobs of the open blocked queues of a class, behind some place, each with the key of its queue.
+-- params  class_id, order_key, seq, count
+-- gives   rows in order
+-- use waiting
+     , p.park
+  FROM park p INDEXED BY park_open
+ CROSS JOIN ready r ON r.class_id = p.class_id AND r.park = p.park AND r.order_key = p.head_key AND r.seq = p.head_seq
+ CROSS JOIN job j ON j.seq = r.seq LEFT JOIN batch b ON b.seq = j.batch_seq
+ WHERE p.class_id = :class_id AND p.open = 1 AND (p.head_key, p.head_seq) > (:order_key, :seq)
+ ORDER BY p.head_key, p.head_seq LIMIT :count;
+
+-- name: blocked_next
+-- The place of the next job of a blocked queue, behind some place.
+-- params  class_id, blocked_by, order_key, seq
+SELECT order_key, seq FROM ready
+ WHERE class_id = :class_id AND park = :blocked_by AND (order_key, seq) > (:order_key, :seq)
+ ORDER BY order_key, seq LIMIT 1;
 
 -- name: claim_head
 -- The line of a class from some place on, with all that a lease tells its worker.
 -- params  class_id, blocked_by, order_key, seq, count
 -- gives   rows in order
 -- use waiting
+  FROM ready r CROSS JOIN job j ON j.seq = r.seq LEFT JOIN batch b ON b.seq = j.batch_seq
  WHERE r.class_id = :class_id AND r.park = :blocked_by AND (r.order_key, r.seq) > (:order_key, :seq)
  ORDER BY r.order_key, r.seq LIMIT :count;
 
--- name: claim_lease
--- Lease the front of a line, up to and with the last job taken.
--- params  worker_id, token, started_at, class_id, blocked_by, order_key, seq, held, assigned, blocked_for, blocked_ms
+-- name: claim_front
+-- Lease the front of a class, up to and with the last job taken, all on the same terms.
+-- params  worker_id, token, started_at, class_id, order_key, seq, held, assigned
 -- holds   one writer at a time, so what was read is still the front
 INSERT INTO lease (seq, class_id, worker_id, token, started_at, eligible_at, epoch, attempts, crashes, timeout_ms,
-                   unique_key, order_key, tenant, held, assigned, parked_for, parked_ms, batch_seq, awaited)
+                   unique_key, order_key, tenant, held, assigned, batch_seq, awaited)
 SELECT r.seq, r.class_id, :worker_id, :token, :started_at, r.eligible_at, r.epoch + 1, r.attempts + 1, r.crashes,
-       ifnull(r.timeout_ms, j.timeout_ms), j.unique_key, r.order_key, r.tenant,
-       :held, :assigned, :blocked_for, :blocked_ms, j.batch_seq, j.awaited
+       ifnull(r.timeout_ms, j.timeout_ms), j.unique_key, r.order_key, r.tenant, :held, :assigned,
+       j.batch_seq, j.awaited
   FROM ready r CROSS JOIN job j ON j.seq = r.seq
- WHERE r.class_id = :class_id AND r.park = :blocked_by AND (r.order_key, r.seq) <= (:order_key, :seq);
+ WHERE r.class_id = :class_id AND r.park = '' AND (r.order_key, r.seq) <= (:order_key, :seq);
+
+-- name: claim_lease
+-- Lease a job on terms of its own: limits, an assigned rung, and what had blocked it.
+-- params  seq, class_id, worker_id, token, started_at, eligible_at, epoch, attempts, crashes, timeout_ms, unique_key,
+--         order_key, tenant, held, assigned, blocked_for, blocked_ms, batch_seq, awaited
+INSERT INTO lease (seq, class_id, worker_id, token, started_at, eligible_at, epoch, attempts, crashes, timeout_ms,
+                   unique_key, order_key, tenant, held, assigned, parked_for, parked_ms, batch_seq, awaited)
+VALUES (:seq, :class_id, :worker_id, :token, :started_at, :eligible_at, :epoch, :attempts, :crashes, :timeout_ms,
+        :unique_key, :order_key, :tenant, :held, :assigned, :blocked_for, :blocked_ms, :batch_seq, :awaited);
 
 -- name: claim_taken
--- Remove the front of a line that was leased.
+-- Remove the front of a class or of a blocked queue that was leased.
 -- params  class_id, blocked_by, order_key, seq
 -- holds   one writer at a time, so what was read is still the front
 DELETE FROM ready WHERE class_id = :class_id AND park = :blocked_by AND (order_key, seq) <= (:order_key, :seq);
-
--- name: claim_terms
--- Note what a lease counts against, which rung it was given, and what its job had been put aside for.
--- params  seq, held, assigned, blocked_for, blocked_ms
-UPDATE lease SET held = :held, assigned = :assigned, parked_for = :blocked_for, parked_ms = :blocked_ms
- WHERE seq = :seq;
 
 -- name: claim_transient
 -- Take transient jobs, but for those of paused tasks; nothing is kept of them.

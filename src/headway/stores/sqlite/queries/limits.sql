@@ -37,10 +37,11 @@ UPDATE park SET open = 1, open_at = NULL WHERE namespace_id = :namespace_id AND 
 DELETE FROM park WHERE namespace_id = :namespace_id AND park = :blocked_by AND class_id = :class_id
    AND NOT EXISTS (SELECT 1 FROM ready WHERE class_id = :class_id AND park = :blocked_by);
 
--- name: blocked_first
--- The open blocked queue of a class whose first job is next.
--- params  class_id
-SELECT park, head_key, head_seq FROM park WHERE class_id = :class_id AND open = 1 ORDER BY head_key, head_seq LIMIT 1;
+-- name: blocked_put_head
+-- Record which job of a blocked queue is first now, as a claim has found it.
+-- params  head_key, head_seq, namespace_id, blocked_by, class_id
+UPDATE park SET head_key = :head_key, head_seq = :head_seq
+ WHERE namespace_id = :namespace_id AND park = :blocked_by AND class_id = :class_id;
 
 -- name: blocked_set_head
 -- Record which job of a blocked queue is first now.
@@ -62,24 +63,21 @@ UPDATE ready SET park = :to, parked_at = ifnull(parked_at, :now_at)
 -- params  namespace_id
 UPDATE park SET open = 1, open_at = NULL WHERE namespace_id = :namespace_id;
 
--- name: blocked_add
--- Record that one more job waits for a key without room, and close its blocked queue.
--- params  namespace_id, blocked_by, class_id, open_at, head_key, head_seq
-INSERT INTO park (namespace_id, park, class_id, open, open_at, head_key, head_seq)
-VALUES (:namespace_id, :blocked_by, :class_id, 0, :open_at, :head_key, :head_seq)
-    ON CONFLICT DO UPDATE SET open = 0, open_at = excluded.open_at;
-
 -- name: blocked_release
--- Open the blocked queues of a key that a lease has released.
--- params  namespace_id, blocked_by
-UPDATE park SET open = 1 WHERE namespace_id = :namespace_id AND park = :blocked_by AND open = 0 AND open_at IS NULL
+-- Open the blocked queues of the keys that leases have released.
+-- params  namespace_id, blocked_keys
+UPDATE park SET open = 1 WHERE namespace_id = :namespace_id AND park IN (SELECT value FROM json_each(:blocked_keys))
+   AND open = 0 AND open_at IS NULL
 RETURNING class_id;
 
 -- name: blocked_close
--- Close a blocked queue until a moment, or until a lease releases its key.
--- params  open_at, namespace_id, blocked_by, class_id
-UPDATE park SET open = 0, open_at = :open_at WHERE namespace_id = :namespace_id AND park = :blocked_by
-   AND class_id = :class_id;
+-- Close a blocked queue, which may be new, until a moment or until a lease releases its key. Record its first job.
+-- params  namespace_id, blocked_by, class_id, open_at
+INSERT INTO park (namespace_id, park, class_id, open, open_at, head_key, head_seq)
+SELECT :namespace_id, :blocked_by, :class_id, 0, :open_at, r.order_key, r.seq
+  FROM ready r WHERE r.class_id = :class_id AND r.park = :blocked_by ORDER BY r.order_key, r.seq LIMIT 1
+    ON CONFLICT DO UPDATE SET open = 0, open_at = excluded.open_at, head_key = excluded.head_key,
+                              head_seq = excluded.head_seq;
 
 -- name: rate
 -- How far ahead the starts of these rates were given away.

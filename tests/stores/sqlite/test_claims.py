@@ -1,0 +1,45 @@
+"""What claims cost a SQLite file: how many statements, whatever the number of jobs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from headway.core.policy.document import BUILT_IN, LimitRule, Policy
+from headway.core.policy.retry import Returned, judge
+from headway.core.snapshot import Plan
+from headway.policy_store.rule_documents import write_rules
+from headway.stores.base import Exchange
+from headway.testing.clock import ManualClock
+from tests.conformance.builders import a_job, claim, register, submit
+from tests.stores.sqlite.conftest import OpenFile
+
+# Statements that a claim executes for each queue that it reads, or for each job that leaves one.
+BY_QUEUE = {"blocked_first", "blocked_next"}
+
+
+@pytest.mark.parametrize("tenants", [False, True])
+async def test_blocked_jobs_are_claimed_by_as_many_statements_as_there_are_steps(
+    open_file: OpenFile, path: Path, clock: ManualClock, executed: list[str], tenants: bool
+) -> None:
+    counts = []
+    for accounts in (5, 40):
+        store = await open_file(path.with_name(f"{accounts}.db"))
+        await register(store, slots=100, reserved=0)
+        await write_rules(store, Policy(limits={"account": LimitRule(concurrency=1, by="account")}))
+        keys = [f"account={number}" for number in range(accounts)] * 2
+        await submit(store, *(a_job(limits=(key,), tenant=key if tenants else None) for key in keys))
+        held = await claim(store, free=100)
+        assert len(held) == accounts
+        clock.advance(1)
+        executed.clear()
+        reports = [judge(Returned(b"null"), lease, BUILT_IN) for lease in held]
+        await store.exchange(Exchange("w1", b"released", reports, Plan()))
+        taken = await claim(store, free=100)
+        assert len(taken) == accounts
+        counts.append(Counter(executed))
+    few, many = ({name: count for name, count in found.items() if name not in BY_QUEUE} for found in counts)
+    assert few == many
+    assert {"blocked_release", "blocked_next", "claim_lease", "claim_taken"} <= counts[0].keys()
