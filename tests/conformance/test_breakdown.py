@@ -62,7 +62,7 @@ async def test_jobs_that_wait_for_a_limit_are_counted_by_counter(store: Store) -
     await submit(store, *(a_job(tenant="acme") for _ in range(4)), *(a_job(tenant="bolt") for _ in range(2)))
     await claim(store, free=9)
     found = await store.breakdown()
-    assert found.blocked == {"one=acme": BlockedStats(3), "one=bolt": BlockedStats(1)}
+    assert found.blocked == {"one=acme": BlockedStats({"medium": 3}), "one=bolt": BlockedStats({"medium": 1})}
     assert found.tenants["acme"][:2] == (3, 1)
     assert list((await store.breakdown(limit=1)).blocked) == ["one=acme"]
 
@@ -72,7 +72,7 @@ async def test_a_rate_says_when_it_allows_the_next_start(store: Store, clock: Ma
     await register(store, slots=9)
     await submit(store, a_job(), a_job(), a_job())
     assert len(await claim(store, free=9)) == 1
-    assert (await store.breakdown()).blocked == {"slow": BlockedStats(2, clock() + 60_000)}
+    assert (await store.breakdown()).blocked == {"slow": BlockedStats({"medium": 2}, clock() + 60_000)}
     clock.advance(61)
     assert (await store.breakdown()).blocked["slow"].open_at is None
 
@@ -84,3 +84,13 @@ async def test_paused_jobs_are_counted(store: Store) -> None:
     await claim(store, free=9)
     blocked = (await store.breakdown()).blocked
     assert {key: one.waiting for key, one in blocked.items()} == {"=paused:task:export": 2}
+
+
+async def test_jobs_that_wait_for_a_limit_are_counted_by_lane(store: Store) -> None:
+    await write_rules(store, Policy(limits={"one": LimitRule(concurrency=1)}))
+    await register(store, slots=9, offers=("gpu",))
+    await submit(store, a_job(lane="high"))
+    await claim(store, free=9)
+    await submit(store, a_job(lane="high"), *(a_job(lane="low") for _ in range(2)), a_job(lane="low", needs=("gpu",)))
+    await claim(store, free=9, offers=("gpu",))
+    assert (await store.breakdown()).blocked == {"one": BlockedStats({"high": 1, "low": 3})}

@@ -198,7 +198,7 @@ async def a_thousand_of_high_wait(scene: Scene) -> None:
 async def a_thousand_and_one_of_high_wait(scene: Scene) -> None:
     await submit(scene.store, *(a_job(lane="high") for _ in range(1_000)))
     await scene.steps()
-    await submit(scene.store, a_job(lane="high"))
+    await submit(scene.store, a_job(lane="high", needs=("gpu",)))  # It waits for another reason than the rest.
     await scene.steps(2)
     await claim(scene.store, free=1)
     await scene.steps()
@@ -352,7 +352,7 @@ async def five_thousand_of_low_wait(scene: Scene) -> None:
 
 @state("HeadwayQueueDeep", fires=(15, 30), priority="low")
 async def five_thousand_and_one_of_low_wait(scene: Scene) -> None:
-    await submit(scene.store, *(a_job(lane="low") for _ in range(5_001)))
+    await submit(scene.store, *(a_job(lane="low") for _ in range(5_000)), a_job(lane="low", needs=("gpu",)))
     await scene.steps(2)
 
 

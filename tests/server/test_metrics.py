@@ -21,8 +21,10 @@ from prometheus_client.samples import Sample
 from headway import Headway
 from headway.core.errors import JobError
 from headway.core.job import ClassKey, State
-from headway.core.policy.document import BUILT_IN, Policy, Reserve
+from headway.core.policy.document import BUILT_IN, ELASTIC, Ladder, LimitRule, Policy, Reserve, Rung
+from headway.core.policy.enforced import pausing
 from headway.core.policy.retry import Raised, Returned, judge
+from headway.core.policy.why import CLASS_CODES
 from headway.core.snapshot import Plan, Take
 from headway.core.worker import WorkerState
 from headway.metrics.documents import METRICS, MetricsDocument, Row, encode
@@ -30,6 +32,7 @@ from headway.metrics.export import collect, idle_reserve, render
 from headway.metrics.recorder import MetricsRecorder
 from headway.metrics.text_format import OPENMETRICS, PLAIN, content_type_for, write_text
 from headway.policy_store.catalogue import TaskEntry, publish_tasks
+from headway.policy_store.rule_documents import change_paused, write_rules
 from headway.stores.base import Exchange, LaneStats, Store
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
@@ -236,6 +239,84 @@ async def test_workers_and_how_full_they_are(store: Store) -> None:
     assert found["worker_capacity_used_ratio"] == 0.5
     assert [found[f'headway_slots{{kind="{kind}"}}'] for kind in ("total", "used", "reserved")] == [10, 5, 2]
     assert found['headway_count_drift{counter="running"}'] == 0
+
+
+async def waits(store: Store, policy: Policy = BUILT_IN) -> dict[tuple[str, str], float]:
+    """Return how many tasks wait by lane and reason, without the reasons for which none waits."""
+    body, _ = await render(store, policy)
+    families = {family.name: family for family in parser.text_string_to_metric_families(body.decode())}
+    found = [
+        (one.labels["priority"], one.labels["reason"], one.value) for one in families["headway_queue_waiting"].samples
+    ]
+    depth = sum(one.value for one in families["queue_depth"].samples)
+    assert sum(value for _, _, value in found) == depth
+    return {(lane, reason): value for lane, reason, value in found if value}
+
+
+async def test_waiting_tasks_are_counted_by_lane_and_reason(store: Store) -> None:
+    limits = {
+        "one": LimitRule(concurrency=1, tasks=("add",)),
+        "slow": LimitRule(count=1, period_ms=3_600_000, tasks=("hang",)),
+    }
+    policy = replace(BUILT_IN, limits=limits)
+    await write_rules(store, policy)
+    await submit(store, a_job(lane="gone"), a_job(lane="high", needs=("gpu",)), a_job(delay_ms=60_000))
+    assert await waits(store, policy) == {("other", "no_worker"): 1, ("high", "no_worker"): 1}
+    await change_paused(store, pausing("gone", None, None))
+    await register(store, slots=3)
+    await submit(store, *(a_job(task="add", lane="high") for _ in range(3)))
+    await submit(store, *(a_job(task="hang") for _ in range(3)), *(a_job(task="add") for _ in range(2)))
+    assert len(await claim(store, free=3)) == 2
+    found = await waits(store, policy)
+    assert found == {
+        ("other", "paused"): 1, ("high", "unservable"): 1, ("high", "limit"): 2, ("medium", "rate"): 2,
+        ("medium", "limit"): 2,
+    }  # fmt: skip
+    await submit(store, *(a_job(task="other", lane="low") for _ in range(1_500)))
+    await claim(store, free=1)
+    assert await waits(store, policy) == found | {("low", "slots_full"): 1_499}
+
+
+async def test_every_reason_of_every_lane_is_shown_before_a_task_waits_for_it(store: Store) -> None:
+    found = await samples(store)
+    shown = {name for name in found if name.startswith("headway_queue_waiting{")}
+    assert shown == {
+        f'headway_queue_waiting{{priority="{lane}",reason="{code}"}}' for lane in BUILT_IN.lanes for code in CLASS_CODES
+    }
+    assert {found[name] for name in shown} == {0}
+
+
+async def test_the_slots_that_each_lane_is_guaranteed_are_shown(store: Store) -> None:
+    lanes = [f'headway_guaranteed_slots{{priority="{lane}"}}' for lane in ("high", "medium", "low")]
+    found = await samples(store)
+    assert [found[lane] for lane in lanes] == [0, 0, 0]
+    await register(store, "w1", slots=5, reserved=1)
+    await register(store, "w2", slots=5, reserved=1)
+    await register(store, "w3", slots=5)
+    await store.mark_dead("w3")
+    found = await samples(store)
+    assert [found[lane] for lane in lanes] == [6, 3, 1]  # By weight 6:3:1.
+
+
+async def test_the_ladder_is_shown_by_duration(store: Store) -> None:
+    rungs = (Rung("fast", 60_000), Rung("slow", 3_600_000, limit=1))
+    policy = replace(BUILT_IN, ladder=Ladder(rungs))
+    assert not [name for name in await samples(store) if name.startswith("headway_ladder_")]
+    await write_rules(store, policy)
+    await register(store, slots=9)
+    await submit(store, *(a_job(rung="slow") for _ in range(3)), a_job(rung="fast"), a_job(lane="low"))
+    await claim(store, free=9)
+    await submit(store, a_job(rung="gone"), a_job(rung=ELASTIC))
+    found = {name: value for name, value in (await samples(store, policy)).items() if "headway_ladder_" in name}
+    assert found == {
+        'headway_ladder_running{duration="fast"}': 1,
+        'headway_ladder_running{duration="slow"}': 1,
+        'headway_ladder_waiting{duration="fast"}': 0,
+        'headway_ladder_waiting{duration="slow"}': 2,
+        'headway_ladder_waiting{duration="default"}': 1,
+        'headway_ladder_waiting{duration="other"}': 1,
+        'headway_ladder_limit{duration="slow"}': 1,
+    }
 
 
 @pytest.mark.parametrize(

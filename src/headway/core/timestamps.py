@@ -1,4 +1,4 @@
-"""Timestamps as people and other programs read them."""
+"""Moments: the earlier of two, and timestamps as people and other programs read them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 FIRST, LAST = -62_135_596_800_000, 253_402_300_799_999  # Milliseconds: years 1 to 9999, the range of RFC 3339.
 _EPOCH, _MS = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
+
+
+def earlier(one: int | None, other: int | None) -> int | None:
+    """Return the earlier of two moments, of which one or both may be missing."""
+    return min((at for at in (one, other) if at is not None), default=None)
 
 
 def write_moment(at: int) -> str:

@@ -10,11 +10,22 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from headway.core.job import State
 from headway.core.policy.document import HALTED, Policy
+from headway.core.policy.guarantees import guaranteed_slots
 from headway.core.worker import WorkerInfo, WorkerState
 from headway.core.workflow import BatchQuery, BatchRecord
 from headway.metrics import recorder
 from headway.metrics.documents import OTHER, TASK_RUNS, MetricsDocument, Row, read_documents
-from headway.metrics.text_format import Labels, MetricFamily, Sample, content_type_for, counters, gauges, write_text
+from headway.metrics.text_format import (
+    Labels,
+    MetricFamily,
+    Sample,
+    by_label,
+    content_type_for,
+    counters,
+    gauges,
+    write_text,
+)
+from headway.metrics.waiting import waiting_families
 from headway.policy_store.catalogue import TASKS
 from headway.stores.base import LaneStats, Stats, Store
 
@@ -28,8 +39,10 @@ async def collect(store: Store, policy: Policy) -> list[MetricFamily]:
     """Read all metrics of the store."""
     tasks = {document.name for document in await store.read(TASKS)}
     batches = await store.find_batches(BatchQuery(limit=BATCHES_READ))
+    stats, queue, blocked = await store.stats(), await store.diagnose(), (await store.breakdown()).blocked
     return [
-        *store_families(await store.stats(), policy),
+        *store_families(stats, policy),
+        *waiting_families(stats, queue, policy, blocked),
         _batch_durations(batches),
         *counted_families(await read_documents(store), policy, tasks),
     ]
@@ -44,10 +57,10 @@ async def render(store: Store, policy: Policy, accept: str = "") -> tuple[bytes,
 def store_families(stats: Stats, policy: Policy) -> Iterator[MetricFamily]:
     """Yield the metrics that one read of the store contains."""
     lanes = _lanes(stats, policy)
-    waiting = _by("priority", {name: lane.waiting for name, lane in lanes.items()})
-    delayed = _by("priority", {name: lane.delayed for name, lane in lanes.items()})
-    held = _by("priority", {name: lane.held for name, lane in lanes.items()})
-    executing = _by("priority", {name: lane.executing for name, lane in lanes.items()})
+    waiting = by_label("priority", {name: lane.waiting for name, lane in lanes.items()})
+    delayed = by_label("priority", {name: lane.delayed for name, lane in lanes.items()})
+    held = by_label("priority", {name: lane.held for name, lane in lanes.items()})
+    executing = by_label("priority", {name: lane.executing for name, lane in lanes.items()})
     since_at = {name: stats.now_at if lane.oldest_at is None else lane.oldest_at for name, lane in lanes.items()}
     ages = {name: max(0, stats.now_at - at) / 1_000 for name, at in since_at.items()}
     oldest = "How long the longest-waiting task of a lane has waited, without blocked tasks."
@@ -55,7 +68,7 @@ def store_families(stats: Stats, policy: Policy) -> Iterator[MetricFamily]:
     yield gauges("headway_queue_delayed", "Tasks not due yet.", delayed)
     yield gauges("headway_queue_held", "Tasks that wait for other tasks.", held)
     yield gauges("headway_queue_executing", "Tasks executing.", executing)
-    yield gauges("headway_queue_oldest_age_seconds", oldest, _by("priority", ages))
+    yield gauges("headway_queue_oldest_age_seconds", oldest, by_label("priority", ages))
     yield counters("tasks_promoted", "Claims decided by a promotion.", _promotions(stats.totals, policy))
     lowered = _downgrades(stats.totals, policy)
     yield counters("headway_tasks_downgraded", "Running tasks that were lowered to a duration.", lowered)
@@ -64,7 +77,7 @@ def store_families(stats: Stats, policy: Policy) -> Iterator[MetricFamily]:
     yield gauges(
         "task_state_total",
         "Tasks by status now; of completed ones, all there ever were, since they are kept for a while only.",
-        _by("status", _states(stats, lanes)),
+        by_label("status", _states(stats, lanes)),
     )
     totals = stats.totals
     yield _counter("headway_tasks_submitted", "Tasks submitted.", totals.get("submitted", 0))
@@ -72,14 +85,14 @@ def store_families(stats: Stats, policy: Policy) -> Iterator[MetricFamily]:
     unheld = "Tasks that had waited for other tasks until these had ended."
     yield _counter("headway_tasks_unheld", unheld, totals.get("unheld", 0))
     ended = {end: totals.get(end, 0) + totals.get(f"transient_{end}", 0) for end in ENDED}
-    yield counters("headway_tasks_finished", "Tasks ended, by how; transient ones too.", _by("status", ended))
+    yield counters("headway_tasks_finished", "Tasks ended, by how; transient ones too.", by_label("status", ended))
     yield _counter("tasks_dlq", "Tasks that became dead letters.", totals.get(State.DEAD_LETTER, 0))
     yield _gauge("headway_dead_letters", "Dead letters that are kept.", stats.kept.get(State.DEAD_LETTER, 0))
     yield from _workers(stats, lanes, policy)
     yield gauges(
         "headway_count_drift",
         "By how much a number that is kept differs from what counting again gives. Anything but 0 is a bug.",
-        _by("counter", {"running": abs(_running(stats.workers) - sum(lane.executing for lane in lanes.values()))}),
+        by_label("counter", {"running": abs(_running(stats.workers) - sum(lane.executing for lane in lanes.values()))}),
     )
 
 
@@ -141,7 +154,7 @@ def _batch_durations(batches: Iterable[BatchRecord]) -> MetricFamily:
 def _workers(stats: Stats, lanes: Mapping[str, LaneStats], policy: Policy) -> Iterator[MetricFamily]:
     live = stats.live_workers
     states = {state.value: sum(worker.state is state for worker in stats.workers) for state in WorkerState}
-    yield gauges("workers_total", "Workers by state; dead ones are remembered for an hour.", _by("status", states))
+    yield gauges("workers_total", "Workers by state; dead ones are remembered for an hour.", by_label("status", states))
     slots, used = sum(worker.slots for worker in live), _running(live)
     filled = used / slots if slots else 0
     pool = policy.reserve.scope == "pool"
@@ -150,7 +163,13 @@ def _workers(stats: Stats, lanes: Mapping[str, LaneStats], policy: Policy) -> It
     yield gauges(
         "headway_slots",
         "Slots of live workers: all, those filled, and those kept for lanes of the reserve.",
-        _by("kind", {"total": slots, "used": used, "reserved": reserved}),
+        by_label("kind", {"total": slots, "used": used, "reserved": reserved}),
+    )
+    sure = guaranteed_slots(policy, slots, len(live))
+    yield gauges(
+        "headway_guaranteed_slots",
+        "Slots of live workers that a lane gets, however much work the other lanes have.",
+        by_label("priority", {lane: sure.get(lane, 0.0) for lane in policy.lanes}),
     )
     yield _gauge(
         "headway_reserved_idle_slots",
@@ -247,7 +266,7 @@ _COUNTERS = {  # With the number of recorded units in one of the metric.
 def _estimates(document: MetricsDocument, lanes: Sequence[str]) -> Iterator[MetricFamily]:
     """Yield the accuracy of estimates."""
     scored, held = _by_lane(document, recorder.SCORED, lanes), _by_lane(document, recorder.WITHIN_ESTIMATE, lanes)
-    compared = _by("priority", {lane: scored.get(("", lane), 0) for lane in lanes})
+    compared = by_label("priority", {lane: scored.get(("", lane), 0) for lane in lanes})
     yield counters("headway_estimates_scored", "Estimates that were compared with what happened.", compared)
     coverage: list[tuple[Labels, float]] = [
         ((("estimate", name), ("priority", lane)), held.get((name, lane), 0) / count)
@@ -348,11 +367,6 @@ def _by_task(document: MetricsDocument, tasks: Collection[str]) -> MetricFamily:
     return MetricFamily(
         "headway_task_run_seconds", "summary", "Attempts by task: how many, and how long they ran.", samples
     )
-
-
-def _by(label: str, values: Mapping[str, float]) -> list[tuple[Labels, float]]:
-    """Return values with their names as a label."""
-    return [(((label, name),), value) for name, value in values.items()]
 
 
 def _gauge(name: str, text: str, value: float) -> MetricFamily:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
@@ -26,6 +26,11 @@ class MetricFamily(NamedTuple):
     kind: str  # gauge | counter | histogram | summary
     help: str
     samples: Sequence[Sample]
+
+
+def by_label(label: str, values: Mapping[str, float]) -> list[tuple[Labels, float]]:
+    """Return values with their names as a label."""
+    return [(((label, name),), value) for name, value in values.items()]
 
 
 def gauges(name: str, text: str, values: Iterable[tuple[Labels, float]]) -> MetricFamily:

@@ -12,11 +12,10 @@ from headway.core.job import ClassKey, JobId, JobRecord, State
 from headway.core.policy.document import DAY, HOUR, TENANT, Ladder, LimitRule, Policy
 from headway.core.policy.enforced import counter_name, parameter_value
 from headway.core.policy.estimate import EstimateRequest, Forecast
-from headway.core.policy.guarantees import Pool, guarantees_of
+from headway.core.policy.guarantees import guaranteed_slots
 from headway.core.policy.ladder import RunningJobs, admit
 from headway.core.policy.positions import waiting_in
 from headway.core.policy.units import write_rate
-from headway.core.policy.wait_reasons import blocked_queue_reason
 from headway.core.policy.why import class_reasons
 from headway.core.search import JobSearch, write_search
 from headway.core.timestamps import write_moment
@@ -24,7 +23,8 @@ from headway.estimates.accuracy import AccuracySummary, summaries
 from headway.estimates.history import TenantUse, read_tenant_use
 from headway.metrics.documents import read_documents
 from headway.metrics.export import idle_reserve
-from headway.metrics.series import ALL, HOUR_MS, MINUTE_MS, SeriesStep, in_proportion, read_series, wait_quantile
+from headway.metrics.series import ALL, HOUR_MS, MINUTE_MS, SeriesStep, read_series, wait_quantile
+from headway.metrics.waiting import waiting_by_reason
 from headway.server.serializers import estimate_values, worker_values
 from headway.server.shared_read import Coalescer
 from headway.server.waiting_rows import WaitingRows
@@ -227,7 +227,7 @@ def overview_values(
         "dead_letters": stats.kept.get(State.DEAD_LETTER, 0),
         "lanes": lanes,
         "slots": slots,
-        "waiting_by_reason": waiting_by_reason(stats, queue, policy, blocked),
+        "waiting_by_reason": _waiting_by_reason(stats, queue, policy, blocked),
         "accuracy": {lane: asdict(one) for lane, one in slow.accuracy.items()},
         "paused": queue.rules.paused.names(),
     }
@@ -252,11 +252,7 @@ def slot_values(stats: Stats, policy: Policy) -> dict[str, Any]:
 def _lane_values(
     stats: Stats, forecast: Forecast, policy: Policy, slow: SlowFacts, total: int
 ) -> list[dict[str, Any]]:  # fmt: skip
-    queue, workers = forecast.queue, len(stats.live_workers)
-    sure: dict[str, float] = {}
-    if total:
-        pool = Pool(policy, max(1, round(total / workers)), workers)
-        sure = {one.lane: one.share * total for one in guarantees_of(policy, pool)}
+    queue, sure = forecast.queue, guaranteed_slots(policy, total, len(stats.live_workers))
     reasons = class_reasons(queue, policy)
     recent = _recent(slow.steps, stats.now_at)
     found = []
@@ -311,20 +307,13 @@ def _lane_slots(sure: float, lane: LaneStats, stats: Stats) -> dict[str, Any]:
     }
 
 
-def waiting_by_reason(
+def _waiting_by_reason(
     stats: Stats, queue: QueueDiagnostics, policy: Policy, blocked: Mapping[str, BlockedStats]
 ) -> dict[str, int]:
-    """Return how many tasks wait for each reason, by class and by blocked queue."""
-    reasons, classes = class_reasons(queue, policy), Counter[str]()
-    for view in queue.snapshot.classes:
-        if view.waiting:
-            classes[reasons[view.key]] += view.waiting
-    # A class counts up to a bound, and counts a blocked queue that has just opened once more.
-    waiting = sum(lane.waiting for lane in stats.lanes.values()) - sum(one.waiting for one in blocked.values())
-    found = Counter({code: count for code, count in in_proportion(max(0, waiting), classes).items() if count})
-    for key, one in blocked.items():
-        rule = queue.rules.limits.get(key.partition("=")[0])
-        found[blocked_queue_reason(key, is_rate=rule is not None and rule.count is not None)] += one.waiting
+    """Return how many tasks wait for each reason, of all lanes and with the delayed ones."""
+    found = Counter[str]()
+    for counts in waiting_by_reason(stats, queue, policy, blocked).values():
+        found.update(counts)
     delayed = sum(lane.delayed for lane in stats.lanes.values())
     if delayed:
         found["scheduled"] = delayed

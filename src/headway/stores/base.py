@@ -153,10 +153,15 @@ class TenantStats(NamedTuple):
 
 
 class BlockedStats(NamedTuple):
-    """The jobs that wait for one limit counter or pause. ``open_at``: when its rate allows the next start."""
+    """The jobs that wait for one limit counter or pause, by lane. ``open_at``: when its rate allows the next start."""
 
-    waiting: int = 0
+    lanes: Mapping[str, int] = {}
     open_at: int | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Return how many jobs wait, of all lanes."""
+        return sum(self.lanes.values())
 
 
 class QueueBreakdown(NamedTuple):

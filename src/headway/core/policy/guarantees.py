@@ -62,6 +62,14 @@ def guarantees_of(policy: Policy, pool: Pool) -> Iterator[Guarantee]:
         yield Guarantee(name, lane.level, lane.weight, share, slots, after_ms, _bound(slots, after_ms, usable))
 
 
+def guaranteed_slots(policy: Policy, total: int, workers: int) -> dict[str, float]:
+    """Return how many of the slots of live workers each lane is guaranteed, or nothing without slots."""
+    if not total:
+        return {}
+    pool = Pool(policy, max(1, round(total / workers)), workers)
+    return {one.lane: one.share * total for one in guarantees_of(policy, pool)}
+
+
 def best_level(policy: Policy, lanes: Mapping[str, Lane]) -> int:
     """Return the level that is served before all others."""
     if policy.promotion == "absolute":  # Then a lane may rise even past the natives of the best level.

@@ -31,6 +31,12 @@ CODES = (
     "reserved", "lane", "lane_share", "tenant_share", "ahead", "stopping",
 )  # fmt: skip
 
+# The first reasons of jobs that are due and not held: of whole classes, and of blocked queues.
+CLASS_CODES = (
+    "paused", "unroutable", "unservable", "no_worker", "rate", "limit", "ladder", "slots_full", "reserved", "lane",
+    "lane_share", "ahead",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Reason:

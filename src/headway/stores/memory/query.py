@@ -8,6 +8,7 @@ from heapq import merge
 
 from headway.core.job import ClassKey, JobId, JobRecord, State
 from headway.core.snapshot import ClassView, Snapshot
+from headway.core.timestamps import earlier
 from headway.core.worker import WorkerInfo
 from headway.core.workflow import HELD_AT
 from headway.stores.base import (
@@ -93,7 +94,7 @@ def stats(state: MemoryState) -> Stats:
     for key, queue in state.queues.items():
         if queue.front:
             lane = lanes[key.lane]
-            lanes[key.lane] = lane._replace(oldest_at=_earlier(lane.oldest_at, _oldest_at(state, queue)))
+            lanes[key.lane] = lane._replace(oldest_at=earlier(lane.oldest_at, _oldest_at(state, queue)))
     for key, listed in state.transient.items():
         lane = lanes.get(key.lane, LaneStats())
         lanes[key.lane] = lane._replace(waiting=lane.waiting + len(listed))
@@ -126,7 +127,7 @@ def waiting_of(state: MemoryState, tenant: str) -> dict[str, LaneStats]:
         oldest_at = lane.oldest_at
         if key not in seen:
             seen.add(key)
-            oldest_at = _earlier(oldest_at, record.eligible_at)
+            oldest_at = earlier(oldest_at, record.eligible_at)
         lanes[key.lane] = LaneStats(waiting=lane.waiting + 1, oldest_at=oldest_at)
     return lanes
 
@@ -134,7 +135,7 @@ def waiting_of(state: MemoryState, tenant: str) -> dict[str, LaneStats]:
 def breakdown(state: MemoryState, limit: int) -> QueueBreakdown:
     tenants: dict[str, TenantStats] = {}
     blocked: dict[str, BlockedStats] = {}
-    for queue in state.queues.values():
+    for key, queue in state.queues.items():
         here: dict[str, list[StoredJob]] = {}
         for _, seq in merge(queue.front, *queue.blocked.values()):
             record = state.by_seq[seq]
@@ -143,12 +144,12 @@ def breakdown(state: MemoryState, limit: int) -> QueueBreakdown:
         for tenant in sorted(here)[:limit]:
             known, mine = tenants.get(tenant, TenantStats()), here[tenant]
             waiting = known.waiting + min(len(mine), WAITING_COUNTED)
-            tenants[tenant] = TenantStats(waiting, 0, _earlier(known.oldest_at, mine[0].eligible_at))
+            tenants[tenant] = TenantStats(waiting, 0, earlier(known.oldest_at, mine[0].eligible_at))
         for name, places in queue.blocked.items():
             counted, open_at = blocked.get(name, BlockedStats()), queue.opens.get(name, 0)
-            waiting = counted.waiting + min(len(places), WAITING_COUNTED)
+            waiting = counted.lanes.get(key.lane, 0) + min(len(places), WAITING_COUNTED)
             opens_at = open_at if open_at > state.now_at else None
-            blocked[name] = BlockedStats(waiting, _earlier(counted.open_at, opens_at))
+            blocked[name] = BlockedStats({**counted.lanes, key.lane: waiting}, earlier(counted.open_at, opens_at))
     for record in state.executing.values():
         if record.tenant:
             known = tenants.get(record.tenant, TenantStats())
@@ -160,7 +161,3 @@ def _oldest_at(state: MemoryState, queue: ClassQueue) -> int | None:
     if not queue.front:
         return None
     return queue.oldest_at() if queue.fair else state.by_seq[queue.front[0][1]].eligible_at
-
-
-def _earlier(one: int | None, other: int | None) -> int | None:
-    return min((at for at in (one, other) if at is not None), default=None)

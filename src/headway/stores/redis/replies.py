@@ -12,6 +12,7 @@ from headway.core.policy.enforced import RuleIndex
 from headway.core.policy.ladder import ElasticJob, RunningJobs, RunningSession, rung_index
 from headway.core.policy.wait_reasons import WaitInterval
 from headway.core.snapshot import ClassView, Snapshot
+from headway.core.timestamps import earlier
 from headway.stores.base import (
     RULES,
     BlockedStats,
@@ -129,11 +130,12 @@ def read_breakdown(reply: Sequence[Any], limit: int) -> QueueBreakdown:
     for name in running:
         known = tenants.get(name.decode(), TenantStats())
         tenants[name.decode()] = known._replace(running=known.running + 1)
-    for at in range(0, len(queues), 3):
-        key, open_at = queues[at].decode(), int(queues[at + 2] or 0)
+    for at in range(0, len(queues), 4):
+        key, lane, open_at = queues[at].decode(), queues[at + 1].decode(), int(queues[at + 3] or 0)
         opens_at = open_at if open_at > now_at else None
         queue = blocked.get(key, BlockedStats())
-        blocked[key] = BlockedStats(queue.waiting + int(queues[at + 1]), earlier(queue.open_at, opens_at))
+        waiting = queue.lanes.get(lane, 0) + int(queues[at + 2])
+        blocked[key] = BlockedStats({**queue.lanes, lane: waiting}, earlier(queue.open_at, opens_at))
     return QueueBreakdown(now_at, tenants, dict(sorted(blocked.items())[:limit]))
 
 
@@ -155,7 +157,3 @@ def sum_counts(flat: Sequence[bytes]) -> dict[str, int]:
         what = flat[at].decode()
         sums[what] = sums.get(what, 0) + int(flat[at + 1])
     return sums
-
-
-def earlier(one: int | None, other: int | None) -> int | None:
-    return min((at for at in (one, other) if at is not None), default=None)

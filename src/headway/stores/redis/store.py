@@ -24,6 +24,7 @@ from headway.core.policy.retry import Released, judge
 from headway.core.policy.wait_reasons import GAP_MS, waited_ms
 from headway.core.preview import Place, SubmitPreview, preview_new
 from headway.core.snapshot import Plan, Snapshot
+from headway.core.timestamps import earlier
 from headway.core.worker import WorkerState
 from headway.core.workflow import (
     STEP_BYTES_MAX,
@@ -501,7 +502,7 @@ class RedisStore:
             oldest_at = int(classes[at + 3]) if classes[at + 3] else None
             known = lanes.get(lane, LaneStats())
             lanes[lane] = LaneStats(
-                known.waiting + waiting, known.delayed + delayed, 0, replies.earlier(known.oldest_at, oldest_at),
+                known.waiting + waiting, known.delayed + delayed, 0, earlier(known.oldest_at, oldest_at),
                 known.held + held,
             )  # fmt: skip
         for kind in executing:
@@ -523,7 +524,7 @@ class RedisStore:
         for at in range(0, len(found), 3):
             lane = codec.class_key(found[at]).lane
             known = lanes.get(lane, LaneStats())
-            oldest_at = replies.earlier(known.oldest_at, int(found[at + 2]))
+            oldest_at = earlier(known.oldest_at, int(found[at + 2]))
             lanes[lane] = LaneStats(waiting=known.waiting + int(found[at + 1]), oldest_at=oldest_at)
         return lanes
 

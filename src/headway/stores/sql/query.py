@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headway.core.job import Attempt, JobId, JobRecord, State
+from headway.core.timestamps import earlier
 from headway.core.workflow import HELD_AT
 from headway.stores.base import (
     WAITING_COUNTED,
@@ -128,13 +129,17 @@ async def breakdown(tx: Transaction, limit: int) -> QueueBreakdown:
     for name, waiting, oldest_at in await tx.db.run("tenants_waiting", tx.namespace_id, limit, WAITING_COUNTED):
         tenant = tx.rows.read_text(name) or ""
         known = tenants.get(tenant, TenantStats())
-        first_at = oldest_at if known.oldest_at is None else min(known.oldest_at, oldest_at)
-        tenants[tenant] = TenantStats(known.waiting + waiting, 0, first_at)
+        tenants[tenant] = TenantStats(known.waiting + waiting, 0, earlier(known.oldest_at, oldest_at))
     for name, running in await tx.db.run("tenants_running", tx.namespace_id):
         tenant = tx.rows.read_text(name) or ""
         tenants[tenant] = tenants.get(tenant, TenantStats())._replace(running=running)
-    found = await tx.db.run("blocked_queues", tx.namespace_id, limit, WAITING_COUNTED, tx.now_at)
-    return QueueBreakdown(tx.now_at, tenants, {key: BlockedStats(*numbers) for key, *numbers in found})
+    blocked: dict[str, BlockedStats] = {}
+    for key, lane, waiting, open_at in await tx.db.run(
+        "blocked_queues", tx.namespace_id, limit, WAITING_COUNTED, tx.now_at
+    ):
+        counted = blocked.get(key, BlockedStats())
+        blocked[key] = BlockedStats({**counted.lanes, lane: waiting}, earlier(counted.open_at, open_at))
+    return QueueBreakdown(tx.now_at, tenants, blocked)
 
 
 async def _history(tx: Transaction, seqs: Sequence[int]) -> dict[int, list[Attempt]]:

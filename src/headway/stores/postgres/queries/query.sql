@@ -36,14 +36,17 @@ SELECT j.job_id, j.seq, j.task, j.payload, c.lane, c.needs, c.rung, j.tenant, j.
   LEFT JOIN {schema}.batch b ON b.seq = j.batch_seq
 
 -- name: blocked_queues
--- The blocked queues by counter, with how many jobs wait there, counted up to a bound, and when the first one opens.
+-- The blocked queues by counter and lane: how many jobs wait there, up to a bound, and when the first one opens.
 -- params  namespace_id, limit, bound, now_at
-SELECT p.park, sum(w.waiting)::bigint AS waiting, min(p.open_at) FILTER (WHERE p.open_at > :now_at) AS open_at
-  FROM {schema}.park p
+SELECT p.park, c.lane, sum(w.waiting)::bigint AS waiting, min(p.open_at) FILTER (WHERE p.open_at > :now_at) AS open_at
+  FROM (SELECT DISTINCT park FROM {schema}.park WHERE namespace_id = :namespace_id
+         ORDER BY park LIMIT :limit::int) counted
+  JOIN {schema}.park p ON p.namespace_id = :namespace_id AND p.park = counted.park
+  JOIN {schema}.class c ON c.class_id = p.class_id
   CROSS JOIN LATERAL (
     SELECT count(*) AS waiting FROM (SELECT 1 FROM {schema}.ready r WHERE r.class_id = p.class_id AND r.park = p.park
-                                      LIMIT :bound::int) counted) w
- WHERE p.namespace_id = :namespace_id GROUP BY p.park ORDER BY p.park LIMIT :limit::int;
+                                      LIMIT :bound::int) bounded) w
+ GROUP BY p.park, c.lane;
 
 -- name: find_any
 -- Jobs in any state, newest first.

@@ -139,7 +139,7 @@ end
 -- breakdown: jobs by tenant, and those that wait for limits.
 -- args     how many tenants of each class and how many blocked queues at most, how many jobs to count in each
 -- returns  now, tenants (name, waiting, since when the first waits, ...), tenants that run (name of each job),
---          blocked queues (limit, waiting, moment it opens or '', ...)
+--          blocked queues (limit, lane, waiting, moment it opens or '', ...)
 local function breakdown(keys, args)
   begin(keys, args)
   local most, bound, tenants, runs, blocked = tonumber(args[2]), tonumber(args[3]), {}, {}, {}
@@ -176,7 +176,8 @@ local function breakdown(keys, args)
       at = '(' .. from .. ':'
     end
     for _, limit in ipairs(call('HKEYS', P .. 'parks:' .. name)) do
-      push(blocked, limit, num(math.min(bound, call('ZCARD', P .. 'p:' .. name .. ':' .. limit))))
+      push(blocked, limit, class.parts(number).lane)
+      push(blocked, num(math.min(bound, call('ZCARD', P .. 'p:' .. name .. ':' .. limit))))
       push(blocked, call('ZSCORE', P .. 'timed', name .. ':' .. limit) or '')
     end
   end

@@ -35,12 +35,15 @@ SELECT j.job_id, j.seq, j.task, j.payload, c.lane, c.needs, c.rung, j.tenant, j.
   LEFT JOIN batch b ON b.seq = j.batch_seq
 
 -- name: blocked_queues
--- The blocked queues by counter, with how many jobs wait there, counted up to a bound, and when the first one opens.
+-- The blocked queues by counter and lane: how many jobs wait there, up to a bound, and when the first one opens.
 -- params  namespace_id, limit, bound, now_at
-SELECT p.park, sum((SELECT count(*) FROM (SELECT 1 FROM ready r WHERE r.class_id = p.class_id AND r.park = p.park
-                                           LIMIT :bound))) AS waiting,
+SELECT p.park, c.lane, sum((SELECT count(*) FROM (SELECT 1 FROM ready r WHERE r.class_id = p.class_id
+                                                     AND r.park = p.park LIMIT :bound))) AS waiting,
        min(CASE WHEN p.open_at > :now_at THEN p.open_at END) AS open_at
-  FROM park p WHERE p.namespace_id = :namespace_id GROUP BY p.park ORDER BY p.park LIMIT :limit;
+  FROM (SELECT DISTINCT park FROM park WHERE namespace_id = :namespace_id ORDER BY park LIMIT :limit) counted
+  JOIN park p ON p.namespace_id = :namespace_id AND p.park = counted.park
+  JOIN class c ON c.class_id = p.class_id
+ GROUP BY p.park, c.lane;
 
 -- name: find_any
 -- Jobs in any state, newest first.
