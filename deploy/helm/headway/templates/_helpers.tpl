@@ -10,7 +10,7 @@ app.kubernetes.io/component: {{ .part }}
 
 {{- define "headway.image" -}}
 {{- $repository := required "image.repository is required: an image built FROM headway, with your tasks" .Values.image.repository -}}
-{{- $tag := required "image.tag is required: a tag, or a digest that begins with sha256:" .Values.image.tag -}}
+{{- $tag := required "image.tag is required: a tag, or a digest that begins with sha256:" .Values.image.tag | toString -}}
 {{- if hasPrefix "sha256:" $tag -}}{{ $repository }}@{{ $tag }}{{- else -}}{{ $repository }}:{{ $tag }}{{- end -}}
 {{- end -}}
 
