@@ -49,7 +49,7 @@ tell = awk -F == -v file=$(1) '/^[a-z0-9].*==/ { names = names " " $$1; count++ 
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-fast web lint types docs docs-serve format conformance sim proof fuzz hooks requirements dist release-check sbom audit nightly bench example-django example-asymptote clean
+.PHONY: help run test test-fast web lint types docs docs-serve format conformance sim proof fuzz hooks requirements dist release-check image sbom audit nightly bench example-django example-asymptote clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -113,6 +113,9 @@ dist: $(RUN) $(UI) $(RELEASE) ## Build the wheel and the sdist twice, compare th
 
 release-check: $(DEV) dist ## Also install the wheel with every Python found here, and run tests of the sdist; needs the network
 	$(BIN)/python scripts/release_check.py
+
+image: $(BIN)/python ## Build the image of deploy/Dockerfile without a registry and try it; needs root, buildah, debootstrap
+	$(BIN)/python scripts/build_image.py $(ARGS)
 
 sbom: $(BIN)/python ## Write bills of materials (CycloneDX) of the package and the image into dist/
 	@mkdir -p dist
