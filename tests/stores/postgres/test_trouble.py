@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from headway.core.policy.lanes import plan
 from headway.core.policy.retry import Returned, judge
 from headway.stores.base import JOB_CHANNEL, RULES, Exchange
 from headway.stores.open import open_store
+from headway.stores.postgres.notifier import PostgresNotifier
 from headway.stores.postgres.store import PostgresStore
 from headway.stores.rule_codec import rules_body
 from tests.conformance.builders import (
@@ -141,6 +143,33 @@ async def test_a_listener_that_was_cut_off_listens_again_and_looks_at_everything
     assert await subscription.wait(SOON) == ()
     subscription.close()
     watcher.close()
+
+
+async def test_a_listener_reports_a_server_that_is_away_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = 0
+    enough = asyncio.Event()
+
+    async def refuse(_url: str) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 4:
+            enough.set()
+        raise ConnectionRefusedError("refused")
+
+    monkeypatch.setattr("headway.stores.postgres.notifier.connect", refuse)
+    caplog.set_level(logging.DEBUG, "headway.postgres")
+
+    async def watch(_names: list[str], _here: bool) -> None: ...
+
+    notifier = PostgresNotifier("postgresql://away/headway", "a_channel", watch)
+    notifier.subscribe("w1")
+    async with asyncio.timeout(SOON):
+        await enough.wait()
+    await notifier.close()
+    levels = [record.levelname for record in caplog.records if "wakeups.interrupted" in record.getMessage()]
+    assert levels[:3] == ["WARNING", "DEBUG", "DEBUG"]
 
 
 async def test_connections_that_were_cut_are_made_anew(open_url: OpenStore, url: str, outside: Outside) -> None:

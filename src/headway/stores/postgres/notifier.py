@@ -93,19 +93,21 @@ class PostgresNotifier:
 
     async def _run(self) -> None:
         """Listens until it is cancelled; ends a connection that went silent and makes another, ever less eagerly."""
-        delay = 0.1
+        delay, level = 0.1, logging.WARNING  # One warning for each outage, however long it lasts.
         while True:
             try:
                 await self._listen()
             except (*CUT, StoreError) as problem:
-                log.warning(LogEvent("wakeups.interrupted", retry_in=round(delay, 1), error=str(problem)))
-                heard = self._connection is not None
-                delay = 0.1 if heard else min(BACKOFF_MAX, delay * 2)
+                if self._connection is not None:
+                    delay, level = 0.1, logging.WARNING
+                log.log(level, LogEvent("wakeups.interrupted", retry_in=round(delay, 1), error=str(problem)))
+                level = logging.DEBUG
             finally:
                 if self._connection is not None:
                     self._connection.terminate()
                     self._connection = None
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+            delay = min(BACKOFF_MAX, delay * 2)
 
     async def _listen(self) -> None:
         connection = await connect(self._url or "")
