@@ -57,7 +57,7 @@ async def _examine(settings: Settings, facts: dict[str, str]) -> AsyncIterator[C
         store = make_store(settings)
         await store.open()
     except HeadwayError as problem:
-        yield Check("store", "fail", str(problem), _advice(problem))
+        yield Check("store", "fail", str(problem), advice(problem))
         return
     try:
         async for check in examine(store, settings, facts):
@@ -66,9 +66,11 @@ async def _examine(settings: Settings, facts: dict[str, str]) -> AsyncIterator[C
         await store.close()
 
 
-def _advice(problem: HeadwayError) -> str:
+def advice(problem: HeadwayError) -> str:
     """Return what to do about a store that cannot be opened."""
     match problem:
+        case StoreUnavailable(facts={"writes": False}):
+            return "free room on its disk, or read its log; jobs go on by themselves once it writes again"
         case StoreUnavailable():
             return "start the server, or let this machine reach it; jobs go on by themselves once it answers"
         case NotAStore():

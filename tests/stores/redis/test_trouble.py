@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from hiredis import ReplyError
 
+from headway.cli.doctor import advice
 from headway.core.errors import StoreBusy, StoreFull, StoreUnavailable
 from headway.core.job import State
 from headway.core.lease import Report, ReportStatus
@@ -373,8 +374,9 @@ async def test_a_server_that_cannot_write_its_file_is_waited_for_and_named(
 
         await until(failed)
         monkeypatch.setattr("headway.stores.redis.client.PATIENCE", 0.3)
-        with pytest.raises(StoreUnavailable, match="MISCONF"):
+        with pytest.raises(StoreUnavailable, match="accepts no writes: MISCONF") as caught:
             await submit(store, a_job())
+        assert "free room on its disk" in advice(caught.value)
     finally:
         server.folder.chmod(0o700)
     server.ask("CONFIG", "SET", "save", "")

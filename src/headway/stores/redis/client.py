@@ -374,6 +374,8 @@ class RedisClient:
     def _give_up(self, problem: Exception) -> NoReturn:
         if str(problem).startswith("BUSY"):
             raise StoreBusy(f"the server is busy with another script: {problem}") from problem
+        if str(problem).startswith("MISCONF"):
+            raise StoreUnavailable(f"the server accepts no writes: {problem}", writes=False) from problem
         raise StoreUnavailable(f"the store does not answer: {problem}") from problem
 
 
