@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from hiredis import ReplyError
@@ -17,6 +18,7 @@ from headway.core.policy.document import LimitRule
 from headway.core.policy.enforced import EnforcedRules
 from headway.core.worker import WorkerState
 from headway.stores.base import LEASE_CHANNEL, RULES, Exchange
+from headway.stores.open import open_store
 from headway.stores.redis.client import RedisClient, SingleServer
 from headway.stores.redis.connection import Endpoint, Login
 from headway.stores.redis.store import RedisStore
@@ -357,6 +359,23 @@ async def test_a_server_that_stays_a_replica_is_said_to_be_and_ears_come_back(
     assert await subscription.wait(20) == ()
     job_id = await submit_one(await open_url(server.url))
     assert await subscription.wait(10) == (job_id,)
+
+
+@pytest.mark.parametrize("options", ["", "?replicas=1&replicas_ms=50"])
+async def test_a_store_whose_server_starts_later_can_be_opened_then(tmp_path: Path, options: str) -> None:
+    server = Valkey(tmp_path / "server", 'save ""')
+    store = open_store(f"{server.url}/0{options}")
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="does not answer: .*Errno 111"):
+            await store.open()
+    server.start()
+    try:
+        await store.open()
+        assert await store.write("note", "one", b"kept") == 1
+        assert (await store.stats()).workers == ()
+    finally:
+        await store.close()
+        server.stop()
 
 
 async def test_a_server_that_cannot_write_its_file_is_waited_for_and_named(

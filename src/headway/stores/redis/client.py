@@ -266,6 +266,10 @@ class RedisClient:
             self._connecting.add_done_callback(self._connected)
         return await asyncio.shield(self._connecting)
 
+    def reopen(self) -> None:
+        """Accept calls again after ``close``. The next call connects."""
+        self._closed = False
+
     async def close(self) -> None:
         self._closed = True
         self._may_send.set()

@@ -143,6 +143,8 @@ class RedisStore:
 
     async def open(self) -> None:
         warn_once(self._transport, self._shown, "write rediss:// and let the server speak TLS")
+        self._client.reopen()  # An earlier call may have failed, and closed them.
+        self._replica_client.reopen()
         try:
             known = await self._check()
             await self._client.ask("PUBLISH", f"{self._prefix}open", "")  # Every function needs this right.
