@@ -366,7 +366,7 @@ async def test_a_store_whose_server_starts_later_can_be_opened_then(tmp_path: Pa
     server = Valkey(tmp_path / "server", 'save ""')
     store = open_store(f"{server.url}/0{options}")
     for _ in range(2):
-        with pytest.raises(StoreUnavailable, match="does not answer: .*Errno 111"):
+        with pytest.raises(StoreUnavailable, match=r"does not answer: .*Errno 111"):
             await store.open()
     server.start()
     try:
