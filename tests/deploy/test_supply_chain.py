@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from headway.stores.assets import load_migrations
+from headway.stores.postgres.statements import FUNCTIONS_VERSION
 from headway.version import __version__
 from tests.conftest import SHARED_FILES, STORES
 
@@ -420,13 +422,29 @@ def test_every_image_is_pinned_by_its_digest() -> None:
 
 def test_the_changelog_has_the_form_that_people_know() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
-    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert "https://keepachangelog.com/en/1.1.0/" in text
+    _, *parts = re.split(r"^## ", text.partition("\n[Unreleased]: ")[0], flags=re.MULTILINE)
+    headings = [part.splitlines()[0] for part in parts]
     assert headings[0] == "[Unreleased]"
-    form = re.compile(r"\[\d+\.\d+\.\d+\] - (\d{4}-\d{2}-\d{2}|unreleased)")
+    form = re.compile(r"\[\d+\.\d+\.\d+\] - \d{4}-\d{2}-\d{2}")
     assert [heading for heading in headings[1:] if not form.fullmatch(heading)] == []
-    assert headings[1].startswith(f"[{__version__}] - ")
+    assert headings[1:] == [] or headings[1].startswith(f"[{__version__}] - ")
     for name in re.findall(r"^## \[(.*?)\]", text, re.MULTILINE):
         assert f"\n[{name}]: https://" in text
+    order = ["Before you upgrade", "Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
+    for part in parts:
+        groups = dict(re.findall(r"^### (.*)\n((?:(?!### ).*\n)*)", part, re.MULTILINE))
+        assert list(groups) == [name for name in order if name in groups]
+        assert [name for name, changes in groups.items() if not re.search(r"^- ", changes, re.MULTILINE)] == []
+        assert re.findall(r"^- .*\n  .*\n  .*", part, re.MULTILINE) == []  # A change takes two lines at most.
+
+
+def test_the_changelog_names_the_versions_of_the_stores() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    notes = text.partition("### Before you upgrade\n")[2].partition("\n### ")[0]
+    newest = {store: load_migrations(f"headway.stores.{store}")[-1][0] for store in ("postgres", "sqlite")}
+    assert f"The schema has version {newest['postgres']} and the functions have version {FUNCTIONS_VERSION}." in notes
+    assert f"The schema has version {newest['sqlite']}." in notes
 
 
 def test_a_newcomer_finds_rules_and_forms() -> None:
