@@ -88,12 +88,16 @@ def test_check_warns_and_still_succeeds(cli: Cli) -> None:
 def test_check_tells_all_that_is_wrong_at_once(cli: Cli) -> None:
     (cli.folder / "policy.toml").write_text("crash_limt = 1\n[tasks.x]\npriority = 'lo'")
     assert cli.call("policy", "check", "policy.toml", code=2).err.splitlines() == [
-        "error: policy.toml: tasks.x.priority: expected a lane: high, medium or low, found 'lo'; did you mean 'low'?",
-        "policy.toml: crash_limt: unknown key; did you mean 'crash_limit'? [policy]",
+        "error: policy.toml line 3, column 1: tasks.x.priority: expected a lane: high, medium or low, "
+        "found 'lo'; did you mean 'low'?",
+        "policy.toml line 1, column 1: crash_limt: unknown key; did you mean 'crash_limit'? [policy]",
     ]
     document = cli.call("policy", "check", "policy.toml", "--json", code=2).json
     assert document["ok"] is False
-    assert [problem["key"] for problem in document["problems"]] == ["tasks.x.priority", "crash_limt"]
+    assert [(problem["key"], problem["line"], problem["column"]) for problem in document["problems"]] == [
+        ("tasks.x.priority", 3, 1),
+        ("crash_limt", 1, 1),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +203,8 @@ def test_a_file_that_is_wrong_changes_nothing(stored: Cli) -> None:
     # R3.17
     rungs = "{name='m', seconds=1, limit=1}, {name='s', seconds=2, limit=2}"
     (stored.folder / "policy.toml").write_text(f"[ladder]\nrungs = [{rungs}]")
-    assert "ladder.rungs[1].limit: expected at most 1" in stored.call("policy", "apply", "policy.toml", code=2).err
+    err = stored.call("policy", "apply", "policy.toml", code=2).err
+    assert "line 2, column 64: ladder.rungs[1].limit: expected at most 1" in err
     assert stored.call("policy", "show", "--history", "--json").json["items"] == []
 
 

@@ -236,7 +236,16 @@ def test_a_policy_file_is_toml_or_json(tmp_path: Path, name: str, text: str) -> 
         pytest.param("p.json", "crash_limit = 5", r"p\.json cannot be read: Expecting value", id="no json"),
         pytest.param("p.conf", "{", r"p\.conf cannot be read: Invalid .*; Expecting", id="neither"),
         pytest.param("p.json", "[1]", r"p\.json: expected a table, found a list", id="no table"),
-        pytest.param("p.toml", "crash = 5", r"p\.toml: crash: unknown key; did you mean 'crash_limit'\?", id="a key"),
+        pytest.param(
+            "p.toml",
+            "crash = 5",
+            r"p\.toml line 1, column 1: crash: unknown key; did you mean 'crash_limit'\?",
+            id="a key",
+        ),
+        pytest.param(
+            "p.json", '{"lanes":\n {"a": {}}}', r"p\.json line 2, column 3: lanes\.a\.level: ", id="a json key"
+        ),
+        pytest.param("p.conf", '{"x":\n1}', r"p\.conf line 1, column 2: x: unknown key", id="json by another name"),
         pytest.param("other.toml", None, "cannot be read: .*No such file", id="no file"),
     ],
 )
@@ -245,3 +254,9 @@ def test_a_file_that_is_none_is_named(tmp_path: Path, name: str, text: str | Non
         (tmp_path / name).write_text(text)
     with pytest.raises(PolicyError, match=message):
         load_policy(tmp_path / name)
+
+
+def test_a_file_that_is_not_utf_8_names_the_byte(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_bytes(b"# one\n# \xff")
+    with pytest.raises(PolicyError, match=r"p\.toml line 2, column 3: the file is not text in UTF-8.* 0xff"):
+        load_policy(tmp_path / "p.toml")

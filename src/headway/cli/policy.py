@@ -65,7 +65,10 @@ def check(
     except PolicyError as problem:
         if not json:
             raise
-        found = [{"key": wrong.key, "text": wrong.text} for wrong in problem.problems]
+        found = [
+            {"key": wrong.key, "text": wrong.text, **(wrong.position._asdict() if wrong.position else {})}
+            for wrong in problem.problems
+        ]
         render.print_json({"ok": False, "file": str(file), "problems": found})
         return 2
     if json:

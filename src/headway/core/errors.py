@@ -47,6 +47,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+from headway.core.text_position import Position
+
 
 class HeadwayError(Exception):
     """Headway could not do what was asked."""
@@ -76,10 +78,14 @@ class BadCron(ConfigError, code="bad_cron"):
 
 
 class PolicyProblem(NamedTuple):
-    """One problem in a policy: the path of its key (empty for the whole), and what was expected and found."""
+    """One problem in a policy: the path of its key (empty for the whole), and what was expected and found.
+
+    ``position`` is where the file has the key, if the policy is from a file.
+    """
 
     key: str
     text: str
+    position: Position | None = None
 
     def __str__(self) -> str:
         return f"{self.key}: {self.text}" if self.key else self.text

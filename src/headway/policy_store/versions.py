@@ -14,8 +14,10 @@ import msgspec
 
 from headway.core.errors import PolicyConflict, PolicyError, StoreBusy
 from headway.core.policy.document import BUILT_IN, Policy
+from headway.core.policy.key_positions import FindPosition, json_positions, toml_positions
 from headway.core.policy.reader import read_policy
 from headway.core.policy.writer import policy_data
+from headway.core.text_position import find_bad_byte
 from headway.policy_store.rule_documents import write_rules
 from headway.stores.base import POLICIES, Store
 from headway.stores.unreadable import DAMAGE, DocumentReader, read_or
@@ -50,7 +52,11 @@ class _Pointer(msgspec.Struct, frozen=True):
     before: int = 0
 
 
-_READERS: dict[str, tuple[Callable[[str], Any], ...]] = {".toml": (tomllib.loads,), ".json": (json.loads,)}
+_Format = tuple[Callable[[str], Any], Callable[[str], FindPosition]]
+
+_TOML: _Format = (tomllib.loads, toml_positions)
+_JSON: _Format = (json.loads, json_positions)
+_READERS: dict[str, tuple[_Format, ...]] = {".toml": (_TOML,), ".json": (_JSON,)}
 _encode = msgspec.json.Encoder().encode
 _read_version = msgspec.json.Decoder(PolicyVersion)
 _read_pointer = msgspec.json.Decoder(_Pointer)
@@ -60,17 +66,18 @@ def load_policy(path: Path) -> Policy:
     """Read a policy file: ``.toml`` or ``.json``, or either under another name. Raises ``PolicyError``."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        what = problem.strerror if isinstance(problem, OSError) else problem
-        raise PolicyError(f"{path} cannot be read: {what}", where=str(path)) from problem
+    except OSError as problem:
+        raise PolicyError(f"{path} cannot be read: {problem.strerror}", where=str(path)) from problem
+    except UnicodeDecodeError as problem:
+        raise PolicyError(f"{path} {find_bad_byte([problem.object])}", where=str(path)) from problem
     problems: list[str] = []
-    for read in _READERS.get(path.suffix.lower(), (tomllib.loads, json.loads)):
+    for read, positions in _READERS.get(path.suffix.lower(), (_TOML, _JSON)):
         try:
             data = read(text)
         except (ValueError, RecursionError) as problem:
             problems.append(str(problem))
         else:
-            return read_policy(data, str(path))
+            return read_policy(data, str(path), partial(positions, text))
     raise PolicyError(f"{path} cannot be read: {'; '.join(problems)}", where=str(path))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from glob import escape
 from types import MappingProxyType
@@ -29,23 +29,30 @@ from headway.core.policy.document import (
     Tenants,
 )
 from headway.core.policy.enforced import task_limit_name
+from headway.core.policy.key_positions import FindPosition
 from headway.core.policy.table_reader import TableReader, read_text
 from headway.core.policy.units import COUNT_MAX, found, parse_rate, write_seconds
 from headway.core.suggest import did_you_mean
+from headway.core.text_position import place_in
 
 _PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,30})?)\s*%")
 _USUAL_LANE = Lane(level=0, weight=1, max_retries=3, timeout_ms=600 * SECOND)
 
 
-def read_policy(data: Mapping[str, Any], where: str) -> Policy:
+def read_policy(
+    data: Mapping[str, Any], where: str, positions: Callable[[], FindPosition] = lambda: lambda key: None
+) -> Policy:
     """Return the policy in the mapping of a TOML or JSON file. Missing keys are as in the built-in policy.
 
-    ``where`` names the file in messages. Raises ``PolicyError`` with every problem.
+    ``where`` names the file in messages, and ``positions`` scans its text for the lines and columns of problems.
+    Raises ``PolicyError`` with every problem.
     """
     problems: list[PolicyProblem] = []
     policy = _read(TableReader(data, "", problems))
     if problems:
-        lines = (f"{where}: {problem}" for problem in problems)
+        find = positions()
+        problems = [problem._replace(position=find(problem.key)) for problem in problems]
+        lines = (f"{place_in(where, problem.position)}: {problem}" for problem in problems)
         raise PolicyError("\n".join(lines), problems=problems, where=where)
     return policy
 
