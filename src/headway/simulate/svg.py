@@ -28,7 +28,8 @@ def wait_chart(before: tuple[Values, Values] | None, after: tuple[Values, Values
         part = log10(max(value, LEAST) / LEAST) / decades
         return height - BOTTOM - part * (height - TOP - BOTTOM)
 
-    parts = [_grid([(LEAST * 10**step, y_of(LEAST * 10**step)) for step in range(decades + 1)])]
+    levels = [LEAST * 10**step for step in range(decades + 1)]
+    parts = [_grid([(length_text(level), y_of(level)) for level in levels])]
     for name, band in (("before", before), ("after", after)):
         if band is not None:
             parts.append(_band(band[0], band[1], name, y_of))
@@ -45,7 +46,7 @@ def slots_chart(lanes: Mapping[str, Sequence[float]], slots: int, span_ms: int, 
         return height - BOTTOM - min(value, top) / top * (height - TOP - BOTTOM)
 
     below = [0.0] * count
-    parts = [_grid([(top * step / 4, y_of(top * step / 4)) for step in range(5)], unit="")]
+    parts = [_grid([(f"{tick:,}", y_of(tick)) for tick in _whole_ticks(top)])]
     for number, values in enumerate(lanes.values()):
         above = [base + (values[at] if at < len(values) else 0.0) for at, base in enumerate(below)]
         points = [(_x(at + 0.5, count), y_of(value)) for at, value in enumerate(above)]
@@ -108,10 +109,15 @@ def _points(points: Sequence[tuple[float, float]]) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
-def _grid(levels: Sequence[tuple[float, float]], unit: str = "s") -> str:
+def _whole_ticks(top: int) -> list[int]:
+    """Return at most 7 whole numbers from 0 to the top of an axis: steps of 1, 2 or 5 times a power of ten."""
+    step = next(size * 10**power for power in range(len(str(top))) for size in (1, 2, 5) if size * 10**power * 5 >= top)
+    return [*(tick for tick in range(0, top, step) if 2 * (top - tick) >= step), top]
+
+
+def _grid(levels: Sequence[tuple[str, float]]) -> str:
     parts = []
-    for value, y in levels:
-        text = length_text(value) if unit else f"{value:g}"
+    for text, y in levels:
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text class="axis" text-anchor="end" x="{LEFT - 8}" y="{y + 4:.1f}">{text}</text>')
     return "".join(parts)
