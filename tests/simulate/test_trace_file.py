@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -105,14 +108,50 @@ def test_what_is_wrong_names_the_line_and_the_column(tmp_path: Path, text: str, 
 
 def test_a_file_is_read_as_a_stream_with_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_file, "JOBS_MAX", 3)
-    assert "line 5: a simulation takes at most 3 jobs" in problem(tmp_path, "arrives,seconds\n" + "1,1\n" * 5)
+    assert "line 5: a simulation takes at most 3 jobs" in problem(tmp_path, "arrives,seconds\n" + "1,1\n" * 4)
+    longer = problem(tmp_path, "arrives,seconds\nbad,1\n" + "1,1\n" * 4)
+    assert longer == "the trace jobs.csv has 6 lines; a simulation takes at most 3 jobs, so replay a part of the file"
     monkeypatch.setattr(trace_file, "LINE_MAX", 50)
     assert "line 2: the line has more than 50 characters" in problem(tmp_path, "arrives,seconds\n1," + "1" * 99)
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         read_trace(tmp_path / "none.csv")
     (tmp_path / "latin.csv").write_bytes(b"arrives,seconds\n1,\xff\n")
-    with pytest.raises(ConfigError, match="not text in UTF-8"):
+    with pytest.raises(ConfigError, match=r"latin.csv line 2, column 3: the file is not text in UTF-8.* 0xff"):
         read_trace(tmp_path / "latin.csv")
+
+
+def test_a_file_of_too_many_lines_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_file, "JOBS_MAX", 100)
+    monkeypatch.setattr(trace_file, "LINE_MAX", 256)
+    path = tmp_path / "jobs.csv"
+    path.write_text("arrives,seconds\n" + "1,1\n" * 1_000_000)
+    seen: list[tuple[int, int]] = []
+    with pytest.raises(ConfigError) as caught:
+        read_trace(path, lambda done, whole: seen.append((done, whole)))
+    number = re.search(r"has about ([\d,]+) lines; a simulation takes at most 100 jobs", str(caught.value))
+    assert number is not None
+    assert int(number[1].replace(",", "")) == pytest.approx(1_000_000, rel=0.02)
+    assert seen == []
+
+
+def test_reading_reports_its_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_file, "PROGRESS_LINES", 2)
+    path = tmp_path / "jobs.csv"
+    path.write_text("arrives,seconds\n" + "1,1\n" * 4)
+    seen: list[tuple[int, int]] = []
+    read_trace(path, lambda done, whole: seen.append((done, whole)))
+    assert seen == [(2, 5), (4, 5), (5, 5)]
+
+
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_text, args=("arrives,seconds\n1,1\n",), daemon=True)
+    writer.start()
+    try:
+        assert len(read_trace(path, lambda done, whole: None).jobs) == 1
+    finally:
+        writer.join(10)
 
 
 def test_other_columns_are_ignored_and_named(tmp_path: Path) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from cyclopts.validators import Number
 
 from headway.cli import render
 from headway.cli.help import option
 from headway.cli.operator import Operator
+from headway.cli.progress_bar import progress_bar
 from headway.cli.simulation_input import current_policy, policy_versions, read_now, read_span, record_jobs
 from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask
 from headway.core.errors import ConfigError
@@ -32,9 +32,6 @@ from headway.simulate.text_report import text_report
 from headway.simulate.trace import Trace, check_lanes, scaled
 from headway.simulate.trace_file import read_trace
 from headway.simulate.workload_model import WorkloadModel
-
-if TYPE_CHECKING:
-    from headway.simulate.run import Progress
 
 FAILED_CHECK = 4  # The exit code if a condition of --fail-if holds.
 SLOTS_DEFAULT_WORKERS = 1
@@ -125,7 +122,8 @@ def _read(
         asks = bool(numbers) or against == CURRENT
         current, found = ask(place, lambda operator: _policies(operator, numbers)) if asks else (None, [])
         if kind == "--trace":
-            read = read_trace(value)
+            with progress_bar("lines") as progress:
+                read = read_trace(value, progress)
             return _Given("trace", read, current, found, read.capacity)
         made = WorkloadModel(value)
         return _Given("model", Trace(made.jobs(0), made.source), current, found, None, made.jobs)
@@ -245,7 +243,7 @@ def _run(given: _Given, scenarios: list[Scenario], scale: float, seeds: int) -> 
         base = scenarios[0]
         in_force = _in_force(trace.policy or base.policy, trace.policy_version, given.capacity or base.capacity)
         recorded = trace.jobs, in_force
-    with _progress_bar() as progress:
+    with progress_bar("jobs") as progress:
         return run_simulation(described, scenarios, jobs, recorded=recorded, progress=progress)
 
 
@@ -254,17 +252,3 @@ def _write(file: Path, text: str) -> None:
         file.write_text(text, encoding="utf-8")
     except OSError as problem:
         raise ConfigError(f"the page {file} cannot be written: {problem.strerror or problem}") from problem
-
-
-def _progress_bar() -> nullcontext[Progress | None]:
-    """Return what draws a progress bar, if a person watches."""
-    if not sys.stderr.isatty():
-        return nullcontext(None)
-
-    def draw(done: int, whole: int) -> None:
-        full = 30 * done // max(1, whole)
-        end = "\r\x1b[K" if done >= whole else ""
-        bar = f"\r{'━' * full}{'╌' * (30 - full)} {done:,} of {whole:,} jobs"
-        print(end or bar, end="", file=sys.stderr, flush=True)
-
-    return nullcontext(draw)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from headway.cli import render
 from headway.cli.help import command, family, flag, option
+from headway.cli.progress_bar import progress_bar
 from headway.cli.simulation_input import read_span, record_jobs
 from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask
 from headway.core.errors import ConfigError
@@ -58,7 +59,7 @@ def record(
 @command(trace, "show FILE [OPTIONS]", "headway trace show jobs.csv --json")
 def show(file: TraceFile, /, *, json: JsonFlag = False) -> None:
     """Print what a trace holds: its jobs by lane and by task, its workers and its policy."""
-    read = read_trace(file)
+    read = _read(file)
     if json:
         render.print_json(_values(read))
         return
@@ -102,9 +103,14 @@ def anonymise(
     The salt of the hash is random and not kept, so no name can be guessed.
     """
     _check_new(new, force=force)
-    read = read_trace(file)
+    read = _read(file)
     write_trace(anonymised(read, secrets.token_bytes(16), tenants=not keep_tenants, tasks=tasks), new)
     print(f"{render.plural(len(read.jobs), 'job')} written to {new}")
+
+
+def _read(file: Path) -> Trace:
+    with progress_bar("lines") as progress:
+        return read_trace(file, progress)
 
 
 def _check_new(file: Path, *, force: bool) -> None:

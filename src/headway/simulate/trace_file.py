@@ -8,16 +8,23 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from sys import intern
-from typing import Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from headway.core.errors import ConfigError
 from headway.core.policy.units import LENGTH_MS_MAX, found
 from headway.core.suggest import did_you_mean
+from headway.core.text_position import BadByte, find_bad_byte
 from headway.core.timestamps import write_moment
 from headway.simulate.job import CANCELLED, COMPLETED, EXPIRED, ON_FAILURE, OUTCOMES, SimulatedJob
 from headway.simulate.trace import JOBS_MAX, Trace, check_sources, header_of, in_order, read_header
 
+if TYPE_CHECKING:
+    from headway.simulate.run import Progress
+
 LINE_MAX = 1_048_576  # Characters of a line. A longer one is not a line of a trace.
+BYTES_MAX = 4  # Bytes of a character.
+HEADER_LINES = 2  # Lines of a CSV file before its jobs: the mark of a recording, and the names of the columns.
+PROGRESS_LINES = 10_000  # Lines between two reports of progress, which take less time than the lines.
 TEXT_MAX = 1_000  # Characters of a name.
 MARK = "# headway-trace "  # Before the header in a CSV file.
 SEPARATOR = ";"  # Between several values in a cell of a CSV file.
@@ -105,22 +112,58 @@ NEEDED = ("arrives", "seconds")
 KNOWN = (*NEEDED, "attempts", *COLUMNS)
 
 
-def read_trace(path: Path) -> Trace:
-    """Read a trace file. Raises ``ConfigError`` that names the file, the line and the column."""
+def read_trace(path: Path, progress: Progress | None = None) -> Trace:
+    """Read a trace file. Raises ``ConfigError`` that names the file, the line and the column.
+
+    ``progress`` is called with the number of lines read so far and the number of all.
+    """
     try:
+        lines = _count_lines(path) if path.is_file() else None  # A pipe can be read only once.
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return _TraceReader(path, file).read()
+            return _TraceReader(path, file, None if lines is None else progress, lines or 0).read()
     except OSError as problem:
         raise ConfigError(f"the trace {path} cannot be read: {problem.strerror or problem}") from problem
     except UnicodeDecodeError as problem:
-        raise ConfigError(f"the trace {path} is not text in UTF-8: {problem}") from problem
+        raise ConfigError(f"the trace {path} {_bad_byte(path) or f'is not text in UTF-8: {problem}'}") from problem
+
+
+def _count_lines(path: Path) -> int:
+    """Return how many lines a file has. Raises ``ConfigError`` if they are more than a simulation takes jobs.
+
+    The count ends at the bound, and at a line that is too long, so that it is quick for a file of any size.
+    """
+    lines = size = 0
+    with path.open("rb") as file:
+        while chunk := file.read(BYTES_MAX * LINE_MAX):
+            found, size = chunk.count(b"\n"), size + len(chunk)
+            lines += found
+            if lines > JOBS_MAX + HEADER_LINES:
+                whole = path.stat().st_size
+                number = f"{lines:,}" if size >= whole else f"about {lines * whole // size:,}"
+                raise ConfigError(
+                    f"the trace {path} has {number} lines; a simulation takes at most {JOBS_MAX:,} jobs, "
+                    "so replay a part of the file"
+                )
+            if not found:
+                break
+    return lines
+
+
+def _bad_byte(path: Path) -> BadByte | None:
+    """Return the first byte of a file that is not UTF-8. A pipe, which cannot be read again, has none."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return find_bad_byte(iter(lambda: file.read(LINE_MAX), b""))
 
 
 class _TraceReader:
     """Reads one file."""
 
-    def __init__(self, path: Path, file: TextIO) -> None:
+    def __init__(self, path: Path, file: TextIO, progress: Progress | None, lines: int) -> None:
         self._file = file
+        self._progress = progress
+        self._lines_max = lines  # How many lines the file has.
         self._line = 0
         self._trace = Trace([], str(path))
         self._clock: str | None = None  # What ``arrives`` is in this file: seconds or moments.
@@ -155,7 +198,11 @@ class _TraceReader:
                 raise self._error("", f"the line has more than {LINE_MAX:,} characters")
             if "\0" in line:
                 raise self._error("", "the line contains a zero byte, so the file is not text")
+            if self._progress is not None and self._line % PROGRESS_LINES == 0:
+                self._progress(self._line, self._lines_max)
             yield line
+        if self._progress is not None:
+            self._progress(self._line, self._line)
 
     def _rows(self) -> Iterator[Mapping[str, Any]]:
         lines = self._lines()
