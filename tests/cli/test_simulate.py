@@ -111,6 +111,15 @@ def test_what_is_wrong_is_said_in_one_line(traced: Cli, words: list[str], expect
     assert ran.err.count("\n") == 1
 
 
+def test_a_pause_of_an_unknown_lane_is_refused(traced: Cli) -> None:
+    (traced.folder / "lwo.toml").write_text("[[workers]]\nslots = 1\n[[pauses]]\nlane = 'lwo'\n")
+    words = ("simulate", "--trace", "jobs.csv", "--capacity", "lwo.toml", "--policy", "new.toml")
+    expected = (
+        "the capacity lwo.toml line 4, column 1, key pauses[0].lane: new.toml has no lane 'lwo'; did you mean 'low'?"
+    )
+    assert expected in traced.call(*words, "--against", "new.toml", code=2).err
+
+
 def test_the_report_is_json_and_a_page_too(traced: Cli) -> None:
     words = ["simulate", "--trace", "jobs.csv", "--slots", "1", "--policy", "new.toml", "--against", "old.toml"]
     report = traced.call(*words, "--json", "--html", "report.html").json

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 
@@ -13,7 +15,7 @@ from headway.core.job import JobId, JobRecord, State
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.enforced import PauseSet
 from headway.core.worker import WorkerInfo
-from headway.simulate.capacity import same_workers
+from headway.simulate.capacity import check_pauses, same_workers
 from headway.simulate.capacity_file import read_capacity
 from headway.simulate.going_on import LiveQueue, jobs_from_now
 from headway.simulate.replay import replay
@@ -66,15 +68,34 @@ def test_a_model_draws_streams_and_bursts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text, expected",
     [
-        ("", "key length: a model must end, for example length = '4h'"),
+        ("", "model.toml, key length: a model must end, for example length = '4h'"),
         ("length = 60", "key streams: a model needs at least one of streams and bursts"),
-        ("length = 60\nstreams = 5", "key streams: expected tables such as"),
-        ("lenght = 60", "key lenght: unknown key; did you mean 'length'?"),
-        ("length = 60\n[[streams]]\nseconds = 1", "key streams.1.rate: expected a rate such as"),
-        ("length = 60\n[[streams]]\nrate = 1", "key streams.1.seconds: expected seconds, or a table with mean"),
-        ("length = 60\n[[streams]]\nrate = 1\nseconds = -1", "key streams.1.seconds: expected seconds"),
-        ("length = 60\n[[streams]]\nrate = 1\nseconds = {mean = 0}", "key streams.1.seconds: expected seconds"),
-        ("length = 60\n[[bursts]]\nsize = 0\nseconds = 1", "key bursts.1.size: expected a whole number above 0"),
+        ("length = 60\nstreams = 5", "model.toml line 2, column 1, key streams: expected tables such as"),
+        ("lenght = 60", "model.toml line 1, column 1, key lenght: unknown key; did you mean 'length'?"),
+        ("length = 60\n[[streams]]\nseconds = 1", "line 2, column 3, key streams[0].rate: expected a rate such as"),
+        (
+            "length = 60\n[[streams]]\nrate = 1",
+            "line 2, column 3, key streams[0].seconds: expected seconds, or a table",
+        ),
+        (
+            "length = 60\n[[streams]]\nrate = 1\nseconds = -1",
+            "line 4, column 1, key streams[0].seconds: expected seconds",
+        ),
+        ("length = 60\n[[streams]]\nrate = 1\nseconds = {mean = 0}", "key streams[0].seconds: expected seconds"),
+        (
+            "length = 60\n[[streams]]\nrate = 1\nseconds = 1\n[[streams]]\nrate = 1\nseconds = {mean = 1, maks = 5}",
+            "line 7, column 22, key streams[1].seconds.maks: unknown key",
+        ),
+        (
+            'length = 60\n[[bursts]]\nevery = "0s"\nsize = 1\nseconds = 1',
+            "line 3, column 1, key bursts[0].every: expected a time above 0; leave it out for one burst",
+        ),
+        ("length = 60\n[[bursts]]\nevery = 0.0001\nsize = 1\nseconds = 1", "every: expected a time above 0"),
+        ("length = 60\n[[bursts]]\nsize = 1\nneeds = 'gpu'\nseconds = 1", "needs: expected a list of names"),
+        (
+            "length = 60\n[[bursts]]\nsize = 0\nseconds = 1",
+            "line 3, column 1, key bursts[0].size: expected a whole number above 0",
+        ),
         ('length = "1d"\n[[streams]]\nrate = "900/s"\nseconds = 1', "makes about 77,760,000 jobs; at most 2,000,000"),
         ("length = ", "is not TOML: Invalid value (at end of document)"),
         ('length = "4h"\n[[streams]\n', "(at line 2, column 10)"),
@@ -106,13 +127,50 @@ def test_a_capacity_file_has_workers_and_pauses(tmp_path: Path) -> None:
     assert [pause.paused.everything for pause in capacity.pauses] == [False, True]
     for text, expected in (
         ("", "key workers: expected at least one table"),
-        ("[[workers]]\nslots = 0", "key workers.1.slots: expected a whole number"),
-        ("[[workers]]\nslot = 5", "key workers.1.slot: unknown key; did you mean 'slots'?"),
-        ('[[workers]]\nslots = 1\nfrom = "2h"\nuntil = "1h"', "key workers.1.until: expected a time after from"),
+        ("[[workers]]\nslots = 0", "line 2, column 1, key workers[0].slots: expected a whole number"),
+        ("[[workers]]\n slot = 5", "line 2, column 2, key workers[0].slot: unknown key; did you mean 'slots'?"),
+        (
+            '[[workers]]\nslots = 1\nfrom = "2h"\nuntil = "1h"',
+            "line 4, column 1, key workers[0].until: expected a time after from",
+        ),
+        (
+            '[[workers]]\nslots = 1\nfrom = "soon"',
+            "line 3, column 1, key workers[0].from: expected seconds, or a length",
+        ),
+        (
+            "[[workers]]\nslots = 1\n[[pauses]]\nlane = 5",
+            "line 4, column 1, key pauses[0].lane: expected text, found 5",
+        ),
     ):
         path.write_text(text)
-        with pytest.raises(ConfigError, match=expected):
+        with pytest.raises(ConfigError, match=re.escape(expected)):
             read_capacity(path)
+
+
+def test_a_pause_of_an_unknown_lane_names_its_line_and_the_policy(tmp_path: Path) -> None:
+    path = tmp_path / "capacity.toml"
+    path.write_text('[[workers]]\nslots = 4\n[[pauses]]\nlane = "low"\n[[pauses]]\ntask = "a"\nlane = "hihg"\n')
+    with pytest.raises(ConfigError) as caught:
+        check_pauses(read_capacity(path), BUILT_IN, "new.toml")
+    assert str(caught.value) == (
+        f"the capacity {path} line 7, column 1, key pauses[1].lane: "
+        "new.toml has no lane 'hihg'; did you mean 'high'? (lanes: high, medium, low)"
+    )
+
+
+def test_a_pause_that_a_store_has_may_name_any_lane() -> None:
+    queue = live()
+    queue.paused = PauseSet(lanes=("gone",))
+    assert queue.capacity is not None
+    check_pauses(queue.capacity, BUILT_IN, "new.toml")
+
+
+@pytest.mark.parametrize("read", [WorkloadModel, read_capacity])
+def test_a_file_that_is_not_utf_8_names_the_byte(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    path = tmp_path / "latin.toml"
+    path.write_bytes(b"# \xc3\xa9\n# caf\xe9\n")
+    with pytest.raises(ConfigError, match=r"latin.toml line 2, column 6: the file is not text in UTF-8.* 0xe9"):
+        read(path)
 
 
 NOW_AT = 1_760_000_000_000

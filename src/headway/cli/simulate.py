@@ -19,7 +19,7 @@ from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask
 from headway.core.errors import ConfigError
 from headway.core.policy.document import BUILT_IN, Policy
 from headway.policy_store.versions import PolicyVersion, load_policy
-from headway.simulate.capacity import Capacity, all_needs, parse_steps, same_workers, stepped_workers
+from headway.simulate.capacity import Capacity, all_needs, check_pauses, parse_steps, same_workers, stepped_workers
 from headway.simulate.capacity_file import read_capacity
 from headway.simulate.condition import failed_conditions, parse_condition
 from headway.simulate.going_on import LiveQueue, jobs_from_now
@@ -211,6 +211,7 @@ def _scenarios(
         wanted = [Scenario(f"the same on {new_capacity.describe()}", base.policy, new_capacity)]
     for scenario in (base, *wanted):
         check_lanes(trace, scenario.policy, scenario.name)
+        check_pauses(scenario.capacity, scenario.policy, scenario.name)
     return base, wanted
 
 

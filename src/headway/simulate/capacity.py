@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from headway.core.errors import ConfigError
-from headway.core.policy.document import LimitRule
+from headway.core.policy.document import LimitRule, Policy
 from headway.core.policy.enforced import PauseSet
 from headway.core.policy.units import parse_length
+from headway.core.suggest import did_you_mean
 from headway.core.worker import ANY_TASK
 from headway.simulate.job import SimulatedJob
 
@@ -42,11 +43,12 @@ class WorkerPlan:
 
 @dataclass(frozen=True, slots=True)
 class TimedPause:
-    """What is paused from a moment until another one. None is the end."""
+    """What is paused from a moment until another one. None is the end. ``where`` is its place in a capacity file."""
 
     paused: PauseSet
     from_ms: int = 0
     until_ms: int | None = None
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,11 @@ def stepped_workers(steps: Sequence[SlotStep], workers: int, needs: Iterable[str
     )
 
 
+def no_such_lane(lane: str, policy: Policy, name: str) -> str:
+    """Return the message for a lane that a policy does not have."""
+    return f"{name} has no lane {lane!r}{did_you_mean(lane, list(policy.lanes))} (lanes: {', '.join(policy.lanes)})"
+
+
 def parse_steps(text: str) -> list[SlotStep]:
     """Read a list of steps such as ``0h:8,2h:16``. Raises ``ConfigError``."""
     steps: list[SlotStep] = []
@@ -121,6 +128,14 @@ def parse_steps(text: str) -> list[SlotStep]:
     if steps[0].from_ms != 0 or any(a.from_ms >= b.from_ms for a, b in pairwise(steps)):
         raise ConfigError(f"--capacity needs steps in order, the first one at 0, got {text!r}")
     return steps
+
+
+def check_pauses(capacity: Capacity, policy: Policy, name: str) -> None:
+    """Raise ``ConfigError`` for the first pause in a capacity file whose lane a policy does not have."""
+    for pause in capacity.pauses:
+        for lane in pause.paused.lanes:
+            if pause.where and lane not in policy.lanes:
+                raise ConfigError(f"{pause.where}: {no_such_lane(lane, policy, name)}")
 
 
 def all_needs(jobs: Iterable[SimulatedJob]) -> set[str]:

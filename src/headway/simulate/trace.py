@@ -12,8 +12,7 @@ from headway.core.errors import ConfigError
 from headway.core.policy.document import LimitRule, Policy
 from headway.core.policy.reader import read_policy
 from headway.core.policy.writer import policy_data
-from headway.core.suggest import did_you_mean
-from headway.simulate.capacity import Capacity, SlotStep, WorkerPlan
+from headway.simulate.capacity import Capacity, SlotStep, WorkerPlan, no_such_lane
 from headway.simulate.job import SimulatedJob
 
 JOBS_MAX = 2_000_000  # Jobs of one simulation: about a gigabyte of memory.
@@ -59,10 +58,7 @@ def check_lanes(trace: Trace, policy: Policy, name: str) -> None:
     for job in trace.jobs:
         rule = policy.tasks.get(job.task)
         if job.lane not in known and (rule is None or rule.priority is None):
-            raise ConfigError(
-                f"{trace.where(job, 'lane')}: {name} has no lane {job.lane!r}"
-                f"{did_you_mean(job.lane or '', list(policy.lanes))} (lanes: {', '.join(policy.lanes)})"
-            )
+            raise ConfigError(f"{trace.where(job, 'lane')}: {no_such_lane(job.lane or '', policy, name)}")
 
 
 def check_sources(trace: Trace) -> None:
