@@ -443,7 +443,7 @@ async def test_a_worker_brings_its_crons(http: httpx.AsyncClient, app: Headway) 
     body = {"capabilities": [], "tasks": [entry], "crons": [json.loads(msgspec.json.encode(cron))]}
     assert (await http.post(f"{WORKERS}/register", json=body)).status_code == 201
     assert [known.task for known, _ in await read_crons(await app.client.store())] == ["nightly"]
-    for changed in ({"expression": "never"}, {"task": "other"}, {"payload": ""}, {"timeout_ms": 0}):
+    for changed in ({"expression": "never"}, {"task": "other"}, {"payload": ""}, {"timeout_ms": 0}, {"entry": "a"}):
         wrong = body | {"crons": [body["crons"][0] | changed]}
         assert problem(await http.post(f"{WORKERS}/register", json=wrong)) == (422, "invalid")
 

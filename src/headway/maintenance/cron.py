@@ -55,11 +55,11 @@ class CronSubmitter:
         soonest = READ_EVERY
         for cron, version in crons:
             try:
-                following = await self._tick(cron, version, now_at, paused=cron.task in paused)
+                following = await self._tick(cron, version, now_at, paused=cron.name in paused)
             except StoreError:
                 raise
             except HeadwayError as problem:  # One cron must not hold up the others.
-                log.warning(LogEvent("cron.failed", task=cron.task, error=str(problem)))
+                log.warning(LogEvent("cron.failed", task=cron.name, error=str(problem)))
                 continue
             if following is not None:
                 soonest = min(soonest, (following - now_at) / 1_000)
@@ -76,7 +76,7 @@ class CronSubmitter:
             for tick_at in [] if paused else _due(cron, passed, now_at):
                 await self._store.submit([cron_job(cron, str(tick_at))])
             if version == DAMAGED:
-                self._reader.keep(cron.task, msgspec.structs.replace(cron, ticked_at=passed[-1]))
+                self._reader.keep(cron.name, msgspec.structs.replace(cron, ticked_at=passed[-1]))
             else:
                 await mark_ticked(self._store, cron, version, passed[-1])
         return next_tick(times, now_at)
@@ -86,7 +86,7 @@ async def run_cron_now(store: Store, name: str, *, who: str) -> SubmitReply | No
     """Submit a job of a cron beside its schedule, and record it in the audit. Return None if there is no such cron."""
     now_at = (await store.snapshot()).now_at
     for cron, _ in await read_crons(store):
-        if cron.task == name:
+        if cron.name == name:
             [kept] = await store.submit([cron_job(cron, f"now:{now_at}")])
             facts = {"job": kept.job_id, "deduplicated": kept.deduplicated}
             await record(store, who=who, what="cron.run", target=name, after=facts, now_at=now_at)

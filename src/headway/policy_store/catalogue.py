@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from headway.core.job import NewJob, RetryRule
 from headway.core.policy.document import LimitRule
 from headway.runtime.job_ids import new_job_id
-from headway.stores.base import Store
+from headway.stores.base import Document, Store
 from headway.stores.unreadable import DocumentReader
 
 TASKS = "task"
@@ -40,7 +41,10 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CronDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A cron and the job that it submits. ``ticked_at`` is the last tick that was handled."""
+    """A cron and the job that it submits. ``ticked_at`` is the last tick that was handled.
+
+    ``entry`` tells several crons of one task apart. A task that declares its one cron has none.
+    """
 
     task: str
     expression: str
@@ -58,6 +62,12 @@ class CronDocument(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     limits: tuple[str, ...] = ()
     ticked_at: int = 0
+    entry: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the cron and of its document."""
+        return self.task if self.entry is None else f"{self.task}.{self.entry}"
 
 
 # The fields that a cron hands on to its jobs, by the same names.
@@ -100,18 +110,27 @@ async def read_tasks(store: Store, reader: TaskReader | None = None) -> list[Tas
     return [entry for entry in found if entry is not None]
 
 
-async def publish_crons(store: Store, crons: list[CronDocument], known_tasks: set[str], now_at: int) -> None:
-    """Write crons that are new or have changed, and remove crons of known tasks that have none any more.
+async def publish_crons(
+    store: Store,
+    crons: list[CronDocument],
+    known: Container[str],
+    now_at: int,
+    *,
+    found: Sequence[Document] | None = None,
+) -> None:
+    """Write crons that are new or have changed, and remove crons with known names that are not among them.
+
+    ``found``: the documents of the crons, if they were read earlier. One that has changed since then is left alone.
 
     A changed cron keeps its last tick. A new one, or one whose document is damaged, starts now, so earlier ticks are
     not caught up.
     """
-    wanted, reader = {cron.task: cron for cron in crons}, CronReader()
-    for document in await store.read(CRONS):
+    wanted, reader = {cron.name: cron for cron in crons}, CronReader()
+    for document in await store.read(CRONS) if found is None else found:
         old = reader.read(document.name, document.body)
         new = wanted.pop(document.name, None)
         if new is None:
-            if document.name in known_tasks:
+            if document.name in known:
                 await store.write(CRONS, document.name, None, if_version=document.version)
         elif old is None or msgspec.structs.replace(old, ticked_at=0) != new:
             same_times = old is not None and (old.expression, old.tz) == (new.expression, new.tz)
@@ -119,7 +138,7 @@ async def publish_crons(store: Store, crons: list[CronDocument], known_tasks: se
             body = _encode(msgspec.structs.replace(new, ticked_at=ticked_at))
             await store.write(CRONS, document.name, body, if_version=document.version)
     for cron in wanted.values():
-        await store.write(CRONS, cron.task, _encode(msgspec.structs.replace(cron, ticked_at=now_at)), if_version=0)
+        await store.write(CRONS, cron.name, _encode(msgspec.structs.replace(cron, ticked_at=now_at)), if_version=0)
 
 
 async def read_crons(store: Store, reader: CronReader | None = None) -> list[tuple[CronDocument, int]]:
@@ -135,20 +154,20 @@ async def read_crons(store: Store, reader: CronReader | None = None) -> list[tup
 async def mark_ticked(store: Store, cron: CronDocument, version: int, ticked_at: int) -> bool:
     """Record that a cron's ticks up to a moment were handled. Return False if another process did so first."""
     body = _encode(msgspec.structs.replace(cron, ticked_at=ticked_at))
-    return await store.write(CRONS, cron.task, body, if_version=version) is not None
+    return await store.write(CRONS, cron.name, body, if_version=version) is not None
 
 
 def cron_job(cron: CronDocument, key: str) -> NewJob:
     """Return the job of a cron. ``key`` tells its runs apart: a second submit with the same key changes nothing."""
     own: dict[str, Any] = {name: getattr(cron, name) for name in JOB_FIELDS}
     # No digest: the idempotency key already identifies the job.
-    known_by = f"{cron_prefix(cron.task)}{key}"
+    known_by = f"{cron_prefix(cron.name)}{key}"
     return NewJob(job_id=new_job_id(), task=cron.task, digest=b"", idempotency_key=known_by, **own)
 
 
-def cron_prefix(task: str) -> str:
+def cron_prefix(name: str) -> str:
     """Return how the idempotency keys of a cron's jobs begin."""
-    return f"cron:{task}:"
+    return f"cron:{name}:"
 
 
 async def read_paused_crons(store: Store) -> set[str]:

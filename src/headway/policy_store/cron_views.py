@@ -47,15 +47,15 @@ async def read_cron_views(store: Store, *, after: str | None = None, most: int |
     """Read crons by name: those whose names come after ``after``, at most ``most`` of them."""
     now_at, paused = (await store.snapshot()).now_at, await read_paused(store)
     held = await read_paused_crons(store)
-    crons = sorted((cron for cron, _ in await read_crons(store)), key=lambda cron: cron.task)
-    wanted = [cron for cron in crons if after is None or cron.task > after][:most]
-    return [await _view(store, cron, paused, now_at, held=cron.task in held) for cron in wanted]
+    crons = sorted((cron for cron, _ in await read_crons(store)), key=lambda cron: cron.name)
+    wanted = [cron for cron in crons if after is None or cron.name > after][:most]
+    return [await _view(store, cron, paused, now_at, held=cron.name in held) for cron in wanted]
 
 
 async def _view(store: Store, cron: CronDocument, paused: PauseSet, now_at: int, *, held: bool) -> CronView:
-    upcoming, recent = _upcoming(cron, now_at), await _recent_runs(store, cron.task)
+    upcoming, recent = _upcoming(cron, now_at), await _recent_runs(store, cron)
     return CronView(
-        cron.task,
+        cron.name,
         cron.expression,
         cron.tz,
         cron.catch_up,
@@ -78,7 +78,7 @@ def _upcoming(cron: CronDocument, now_at: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-async def _recent_runs(store: Store, task: str) -> tuple[CronRun, ...]:
-    jobs = find_in_steps(store.find, JobQuery(task=task, limit=JOBS_SEARCHED))
-    runs = [job async for job in jobs if (job.idempotency_key or "").startswith(cron_prefix(task))]
+async def _recent_runs(store: Store, cron: CronDocument) -> tuple[CronRun, ...]:
+    jobs = find_in_steps(store.find, JobQuery(task=cron.task, limit=JOBS_SEARCHED))
+    runs = [job async for job in jobs if (job.idempotency_key or "").startswith(cron_prefix(cron.name))]
     return tuple(CronRun(job.job_id, job.state, job.submitted_at) for job in runs[:RECENT])

@@ -135,6 +135,8 @@ def _check_cron_keys(cron: CronDocument, limits: set[str]) -> None:
 def _check_cron(cron: CronDocument, names: set[str], largest: int) -> None:
     if cron.task not in names:
         raise Problem("invalid", f"crons: {cron.task!r} is not among the tasks")
+    if cron.entry is not None:
+        raise Problem("invalid", f"crons: {cron.task}: a cron that comes over HTTP cannot have an entry")
     try:
         parse_cron(cron.expression, cron.tz)
         if names_server(cron.payload):

@@ -40,7 +40,7 @@ class Change(NamedTuple):
 async def changes(store: Store, declarations: Sequence[Declaration]) -> list[Change]:
     """Return the declarations that differ from what the store has."""
     entries = {document.name: document.body for document in await store.read(catalogue.TASKS)}
-    crons = {cron.task: cron for cron, _ in await catalogue.read_crons(store)}
+    crons = {cron.name: cron for cron, _ in await catalogue.read_crons(store)}
     declared = {document.name: document.body for document in await store.read(RULES)}
     found: list[Change] = []
     for one in declarations:
