@@ -49,17 +49,17 @@ def adoption(tmp_path: Path) -> Adoption:
     ],
 )
 def test_a_crontab_is_a_cron_in_the_zone_of_the_app(adoption: Adoption, when: Any, expression: str) -> None:
-    assert cron_of(adoption, "entry", when) == (expression, "Europe/Paris")
+    assert cron_of(adoption.app, "entry", when) == (expression, "Europe/Paris")
 
 
 @pytest.mark.parametrize("when", [timedelta(seconds=90), 90, 90.0, schedule(timedelta(seconds=90))])
 def test_an_interval_is_a_cron_with_every(adoption: Adoption, when: Any) -> None:
-    assert cron_of(adoption, "entry", when) == ("@every 90s", "UTC")
+    assert cron_of(adoption.app, "entry", when) == ("@every 90s", "UTC")
 
 
 def test_a_solar_event_is_refused_by_the_name_of_its_entry(adoption: Adoption) -> None:
     with pytest.raises(ConfigError, match="'at dawn' is refused: Headway has no solar events"):
-        cron_of(adoption, "at dawn", solar.__new__(solar))  # Its constructor needs the package ephem.
+        cron_of(adoption.app, "at dawn", solar.__new__(solar))  # Its constructor needs the package ephem.
 
 
 def test_entries_of_adopted_tasks_are_crons_and_others_are_not(adoption: Adoption) -> None:

@@ -110,7 +110,7 @@ def test_what_is_refused_is_named_with_its_reason(hard: dict[str, Any]) -> None:
         ("task option", "serializer='pickle'"),
     }
     assert refused["task method", "add_to_chord"]["places"] == ["legacy.py:27", "legacy.reset"]
-    assert "keep the one celery beat" in found(hard, "differs")["schedule", "django_celery_beat"]["note"]
+    assert "workers read its tables" in found(hard, "differs")["schedule", "django_celery_beat"]["note"]
     assert "JSON" in refused["task option", "serializer='pickle'"]["note"]
     assert {task["name"]: task["status"] for task in hard["tasks"]} == {
         "legacy.other": "refused",

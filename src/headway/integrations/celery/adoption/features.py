@@ -218,7 +218,7 @@ SCHEDULE = [
     ),
     *_differs(
         FeatureKind.SCHEDULE,
-        "Headway does not read its tables: keep the one celery beat, which then sends adopted tasks to Headway",
+        "workers read its tables every 30 s and send the rows of adopted tasks; celery beat sends those that run once",
         "django_celery_beat PeriodicTask",
     ),
     *_differs(FeatureKind.SCHEDULE, "intervals of less than a second become one second", "relative"),

@@ -15,7 +15,9 @@ from celery import _state, signals  # type: ignore[import-untyped]
 from celery.app import trace  # type: ignore[import-untyped]
 
 from headway.core.log_event import LogEvent
+from headway.integrations.celery.adoption.beat_tables import sends_row, tables_in_step, tables_installed
 from headway.integrations.celery.adoption.features import FeatureKind, FeatureStatus, find_feature
+from headway.integrations.celery.adoption.schedule import setting_crons
 
 if TYPE_CHECKING:
     from headway.integrations.celery.adoption.adoption import Adoption
@@ -75,7 +77,7 @@ def _start(adoption: Adoption) -> None:
 
 @asynccontextmanager
 async def worker_lifespan(adoption: Adoption) -> AsyncIterator[None]:
-    """Send the signals of a runner's start and stop, and log how the app maps to Headway.
+    """Send the signals of a runner's start and stop, log how the app maps to Headway, and follow the beat tables.
 
     Receivers may block and use Django's database, so they run in a thread beside the event loop.
     """
@@ -84,7 +86,8 @@ async def worker_lifespan(adoption: Adoption) -> AsyncIterator[None]:
     worker = WorkerStandIn(adoption)
     log_map(adoption)
     await asyncio.to_thread(signals.worker_ready.send, sender=worker)
-    yield
+    async with tables_in_step(adoption):
+        yield
     await asyncio.to_thread(_stop, worker)
 
 
@@ -131,20 +134,24 @@ def connect(adoption: Adoption) -> None:
         scheduler = getattr(sender, "scheduler", None)
         if scheduler is None or scheduler.app is not adoption.app:
             return
-        crons = {name for name, entry in adoption.app.conf.beat_schedule.items() if adoption.adopts(entry["task"])}
-        if crons:
-            _leave(scheduler, crons)
+        if tables_installed() or setting_crons(adoption):
+            _leave(scheduler, adoption)
 
     signals.beat_init.connect(leave_adopted, weak=False)
 
 
-def _leave(scheduler: Any, crons: set[str]) -> None:
-    """Let a scheduler of celery beat pass over the entries that are crons. It still sends those of its own tables."""
-    apply_entry = scheduler.apply_entry
+def _leave(scheduler: Any, adoption: Adoption) -> None:
+    """Let a scheduler of celery beat pass over the entries that are crons, of the settings and of its tables."""
+    apply_entry, in_settings = scheduler.apply_entry, setting_crons(adoption)
+
+    def is_cron(entry: Any) -> bool:
+        return entry.name in in_settings or sends_row(adoption, getattr(entry, "model", None))
 
     def apply_others(entry: Any, producer: Any = None) -> None:
-        if entry.name not in crons:
+        if not is_cron(entry):
             apply_entry(entry, producer)
 
     scheduler.apply_entry = apply_others
-    log.info(LogEvent("celery.beat_left", entries=", ".join(sorted(crons)), hint="Headway's workers send them"))
+    crons = in_settings | {name for name, entry in scheduler.schedule.items() if is_cron(entry)}
+    if crons:
+        log.info(LogEvent("celery.beat_left", entries=", ".join(sorted(crons)), hint="Headway's workers send them"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headway.client.app import Headway
 from headway.integrations.celery.adoption.adoption import Adoption, adoption_of
+from headway.integrations.celery.adoption.beat_tables import declare_sender, tables_installed
 from headway.integrations.celery.adoption.schedule import declare_crons
 from headway.integrations.celery.app_import import import_celery_app, load_all_tasks
 
@@ -29,5 +30,7 @@ def __getattr__(name: str) -> Headway:
     for task in adoption.registered():
         adoption.task(task)
     declare_crons(adoption)
+    if tables_installed():
+        declare_sender(adoption)
     adoption.headway.offer_queues()
     return adoption.headway

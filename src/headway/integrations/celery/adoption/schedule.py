@@ -26,17 +26,23 @@ def declare_crons(adoption: Adoption) -> None:
     for name, fields in (adoption.app.conf.beat_schedule or {}).items():
         entry: Any = ScheduleEntry(**dict[str, Any](fields, name=name, app=adoption.app))
         if adoption.adopts(entry.task):
-            expression, tz = cron_of(adoption, name, entry.schedule)
+            expression, tz = cron_of(adoption.app, name, entry.schedule)
             declare = adoption.headway.cron(
                 expression, tz=tz, overlap="allow", name=f"{PREFIX}{name}", context=True, executor="thread"
             )
             declare(_send(adoption, entry, tz))
 
 
-def cron_of(adoption: Adoption, name: str, when: Any) -> tuple[str, str]:
+def setting_crons(adoption: Adoption) -> set[str]:
+    """Return the names of the entries in the settings that are crons."""
+    entries = adoption.app.conf.beat_schedule or {}
+    return {name for name, entry in entries.items() if adoption.adopts(entry["task"])}
+
+
+def cron_of(app: Any, name: str, when: Any) -> tuple[str, str]:
     """Return the cron expression of a schedule and its time zone. Raises ``ConfigError`` for a solar event."""
-    when = maybe_schedule(when, app=adoption.app)
-    tz = str(adoption.app.conf.timezone or "UTC")
+    when = maybe_schedule(when, app=app)
+    tz = str(app.conf.timezone or "UTC")
     if isinstance(when, crontab):
         return _expression(when), tz
     if type(when) is schedule:
@@ -74,23 +80,38 @@ def _checks_weekday(when: crontab) -> bool:
     return len(when.day_of_month) < 31 and len(when.day_of_week) < 7
 
 
+def checked_weekdays(when: Any) -> list[int] | None:
+    """Return the weekdays that the task itself must check, or None if the cron expression says everything."""
+    return sorted(when.day_of_week) if isinstance(when, crontab) and _checks_weekday(when) else None
+
+
+def is_day(context: Context, weekdays: list[int] | None, tz: str) -> bool:
+    """Return whether the job of a tick was submitted on one of these weekdays. None means any."""
+    day = datetime.fromtimestamp(context.submitted_at / 1_000, ZoneInfo(tz))
+    return weekdays is None or day.isoweekday() % 7 in weekdays
+
+
 def _send(adoption: Adoption, entry: Any, tz: str) -> Callable[[Context], str | None]:
-    when = entry.schedule
-    weekdays = when.day_of_week if isinstance(when, crontab) and _checks_weekday(when) else None
+    weekdays = checked_weekdays(entry.schedule)
 
     def send(context: Context) -> str | None:
         """Send a periodic task of Celery."""
-        if weekdays is not None:
-            day = datetime.fromtimestamp(context.submitted_at / 1_000, ZoneInfo(tz))
-            if day.isoweekday() % 7 not in weekdays:
-                return None
-        # The id depends on the job alone, so that a job that runs again after a crash sends nothing twice.
-        options = {"task_id": str(uuid.uuid5(uuid.NAMESPACE_OID, context.job_id)), **entry.options}
-        task = adoption.app.tasks.get(entry.task)
-        if task is not None:
-            sent = task.apply_async(entry.args, entry.kwargs, **options)
-        else:
-            sent = adoption.app.send_task(entry.task, entry.args, entry.kwargs, **options)
-        return str(sent.id)
+        if not is_day(context, weekdays, tz):
+            return None
+        return send_once(adoption, context, entry.task, entry.args, entry.kwargs, entry.options)
 
     return send
+
+
+def send_once(adoption: Adoption, context: Context, name: str, args: Any, kwargs: Any, options: dict[str, Any]) -> str:
+    """Send a task from the job of a cron, and return its id.
+
+    The id depends on the job alone, so that a job that runs again after a crash sends nothing twice.
+    """
+    options = {"task_id": str(uuid.uuid5(uuid.NAMESPACE_OID, context.job_id)), **options}
+    task = adoption.app.tasks.get(name)
+    if task is not None:
+        sent = task.apply_async(args, kwargs, **options)
+    else:
+        sent = adoption.app.send_task(name, args, kwargs, **options)
+    return str(sent.id)

@@ -14,6 +14,7 @@ from celery.app.task import Task  # type: ignore[import-untyped]
 from celery.schedules import crontab, maybe_schedule, schedule, solar  # type: ignore[import-untyped]
 
 from headway.core.errors import ConfigError
+from headway.integrations.celery.adoption.beat_tables import TABLES, read_rows, row_cron, tables_installed
 from headway.integrations.celery.adoption.features import FEATURES, Feature, FeatureKind, FeatureStatus, find_feature
 from headway.integrations.celery.adoption.queues import known_queues, routed_queue
 from headway.integrations.celery.adoption.rates import rate_of
@@ -21,7 +22,6 @@ from headway.integrations.celery.app_import import import_celery_app, load_all_t
 from headway.integrations.celery.check.policy_proposal import PolicyProposal, propose_policy
 from headway.integrations.celery.check.source_scan import ScanResult, Use, scan_sources
 
-BEAT_TABLES = "django_celery_beat"
 UNKNOWN = "Celery has no such name; what your code does with it stays as it is"
 PICKLE = (
     "Headway never pickles: arguments and results must be JSON, and a call with another value is refused by its name"
@@ -101,12 +101,13 @@ def check_project(project: str, folder: Path) -> ProjectReport:
             collected.add(feature, name)
     for feature in _setting_features(app):
         collected.add(feature, "settings")
-    if BEAT_TABLES in sys.modules:  # One of Django's installed apps. The scheduler may only be named on a command line.
-        collected.add(_feature_of(FeatureKind.SCHEDULE, BEAT_TABLES), "installed apps")
+    if TABLES in sys.modules:  # One of Django's installed apps. The scheduler may only be named on a command line.
+        collected.add(_feature_of(FeatureKind.SCHEDULE, TABLES), "installed apps")
     queues = {name: routed_queue(app, name) for name in tasks}
     proposal = propose_policy(app, tasks, queues, known_queues(app))
     lines = [_task_line(name, queues[name], proposal.lanes[name], by_task[name]) for name in tasks]
     schedule_lines = [_schedule_line(name, entry, tasks) for name, entry in sorted(app.conf.beat_schedule.items())]
+    schedule_lines += _row_lines(app, tasks, collected)
     return _report(project, folder, lines, collected, schedule_lines, proposal, scanned)
 
 
@@ -161,8 +162,8 @@ def _feature_of(kind: FeatureKind, name: str, value: Any = "") -> Feature:
     """Return what the table says of a name. A pickle serializer is refused, whatever its option does else."""
     if name.endswith("serializer") and value == "pickle":
         return Feature(kind, f"{name}='pickle'", FeatureStatus.REFUSED, PICKLE)
-    if name == "beat_scheduler" and BEAT_TABLES in str(value):
-        kind, name = FeatureKind.SCHEDULE, BEAT_TABLES
+    if name == "beat_scheduler" and TABLES in str(value):
+        kind, name = FeatureKind.SCHEDULE, TABLES
     return find_feature(kind, name) or Feature(kind, name, FeatureStatus.DIFFERS, UNKNOWN)
 
 
@@ -231,3 +232,30 @@ def _schedule_line(name: str, entry: Any, tasks: dict[str, Any]) -> ScheduleLine
         feature = find_feature(FeatureKind.SCHEDULE, "relative")
         status, note = FeatureStatus.DIFFERS, "" if feature is None else feature.note
     return ScheduleLine(name, task, str(when), status, note)
+
+
+def _row_lines(app: Any, tasks: dict[str, Any], collected: _Collected) -> Iterator[ScheduleLine]:
+    """Yield what becomes of the rows of django_celery_beat. Celery beat copies the settings there, too."""
+    if not tables_installed():
+        return
+    from django.db import Error
+
+    try:
+        rows = read_rows()
+    except Error as problem:
+        note = f"its tables cannot be read here: {str(problem).strip()}"
+        collected.add(Feature(FeatureKind.SCHEDULE, "PeriodicTask rows", FeatureStatus.DIFFERS, note), "database")
+        return
+    for row in sorted(rows, key=lambda row: row.name):
+        if row.name in app.conf.beat_schedule or row.task.startswith("celery."):
+            continue
+        status, note = FeatureStatus.AS_IS, ""
+        planned = row_cron(app, row)
+        if row.solar_id is not None:
+            feature = find_feature(FeatureKind.SCHEDULE, "solar")
+            status, note = FeatureStatus.REFUSED, "" if feature is None else feature.note
+        elif isinstance(planned, str):
+            status, note = FeatureStatus.DIFFERS, f"celery beat has to send it: {planned}"
+        elif row.task not in tasks:
+            status, note = FeatureStatus.DIFFERS, "no task of this name is registered, so Headway cannot start it"
+        yield ScheduleLine(row.name, row.task, str(row.scheduler), status, note)
