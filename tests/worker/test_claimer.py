@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from typing import Any
 
 import pytest
 
@@ -105,6 +106,53 @@ async def test_only_the_reserve_left_is_asked_for_a_moment_later_and_not_again_a
     await asyncio.sleep(0.3)
     assert gateway.job_source.asked == [(0, SLOTS, SLOTS - 1), (0, 1, 0)]
     running.cancel()
+
+
+class Refilling(Ledger):
+    """A feed that fills every free slot, until it has given this many jobs. Its store takes a moment to answer."""
+
+    def __init__(self, jobs: int) -> None:
+        super().__init__()
+        self._left = jobs
+        self.asked_again = asyncio.Event()  # The second exchange is under way.
+
+    async def exchange(self, *reports: Any, **about: Any) -> ClaimResult:
+        given = min(self._left, about["free"])
+        self._leases = [a_lease(number) for number in range(given)]
+        self._left -= given
+        if self.asked:
+            self.asked_again.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return await super().exchange(*reports, **about)
+
+
+async def test_a_job_that_ends_beside_the_others_joins_them_again() -> None:
+    job_source = Refilling(SLOTS * 10)
+    gateway = GatewayStub(job_source)
+    claimer = gateway.claimer
+
+    async def run(number: int) -> None:
+        if number == 0:  # The first job of the first batch ends during the exchange that reports the others.
+            await job_source.asked_again.wait()
+        claimer.ended(FinishedRun(a_lease(number), Returned(None), 0.0), number, below=True)
+
+    running: set[asyncio.Task[None]] = set()
+
+    def start(leases: Sequence[Lease], lanes: frozenset[str]) -> None:
+        for lease in leases:
+            task = asyncio.create_task(run(lease.seq))
+            running.add(task)
+            task.add_done_callback(running.discard)
+
+    claimer._start = start
+    task = asyncio.create_task(claimer.run())
+    while len(gateway.freed) < SLOTS * 10:  # noqa: ASYNC110  (it depends on the claimer)
+        await asyncio.sleep(0)
+    task.cancel()
+    reports = [finished for finished, _, _ in gateway.job_source.asked if finished]
+    assert sum(reports) == SLOTS * 10
+    assert len(reports) <= 12
 
 
 mark: ContextVar[str] = ContextVar("mark", default="unset")
