@@ -128,6 +128,24 @@ def test_a_rolling_upgrade_and_back_loses_and_repeats_no_job(store: str, tmp_pat
 
 
 @pytest.mark.slow
+def test_this_release_works_in_a_schema_that_the_next_one_made(tmp_path: Path, admits: Path) -> None:
+    # P14
+    both = Releases(tmp_path, empty("postgres", tmp_path), admits)
+    try:
+        both.run("next", "migrate")
+        assert "has no functions of version" in both.run("this", "stats", code=1)
+        assert "functions: add version" in both.run("this", "migrate", "--dry-run")
+        both.run("this", "migrate")
+        assert both.run("next", "migrate", "--dry-run") == both.run("next", "migrate")  # Its numbers have stayed.
+        with both.worker("next", "new"):
+            assert both.now.enqueue().result(timeout=50) == [VERSION, "attempt 1"]
+        with both.worker("this", "old"):
+            assert both.now.enqueue().result(timeout=50) == [__version__, "attempt 1"]
+    finally:
+        both.app.close()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("store", STORES)
 def test_a_store_that_excludes_this_release_is_refused_and_left_alone(
     store: str, tmp_path: Path, excludes: Path

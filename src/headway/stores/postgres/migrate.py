@@ -15,21 +15,21 @@ OLDEST_SERVER = 13
 
 
 class SchemaVersion(NamedTuple):
-    """What a schema holds: its version and that of its functions; None where it is empty or missing."""
+    """What a schema holds: its version and that of its newest functions; None where it is empty or missing.
+
+    ``has_functions``: it has those of this release. A schema that a newer release created has only newer ones.
+    """
 
     schema: int | None
     functions: int | None
-
-    @property
-    def current(self) -> bool:
-        return self.schema == NEWEST and self.functions == FUNCTIONS_VERSION
+    has_functions: bool = False
 
 
 def pending_changes(found: SchemaVersion) -> list[str]:
     """Return what a migration of such a schema would change, one line for each step."""
     changes = describe_migrations(MIGRATIONS, found.schema)
-    if (found.functions or 0) < FUNCTIONS_VERSION:
-        was = "none" if found.functions is None else f"version {found.functions}, which stay for older workers"
+    if not found.has_functions:
+        was = "none" if found.functions is None else f"version {found.functions}, which stay for other workers"
         changes.append(f"functions: add version {FUNCTIONS_VERSION} (there now: {was})")
     return changes
 
@@ -54,7 +54,8 @@ async def look(connection: Connection, schema: str, shown: str) -> SchemaVersion
             f"this one writes {FORMAT}): upgrade Headway here",
             schema=schema,
         )
-    return SchemaVersion(known.get("schema"), known.get("functions"))
+    has_functions = await connection.fetchval(queries(schema)["functions_exist"], schema)
+    return SchemaVersion(known.get("schema"), known.get("functions"), has_functions)
 
 
 async def prepare(connection: Connection, schema: str, shown: str) -> None:
@@ -62,11 +63,12 @@ async def prepare(connection: Connection, schema: str, shown: str) -> None:
     found = await look(connection, schema, shown)
     if found.schema is None:
         await migrate(connection, schema, shown)
-    elif found.schema < NEWEST or (found.functions or 0) < FUNCTIONS_VERSION:
+    elif found.schema < NEWEST or not found.has_functions:
+        lacks = f"is of an older Headway (schema {found.schema}, this one needs {NEWEST})"
+        if found.schema >= NEWEST:
+            lacks = f"has no functions of version {FUNCTIONS_VERSION}, which this Headway calls"
         raise StoreError(
-            f"the schema {schema} of {shown} is of an older Headway (schema {found.schema}, this one needs {NEWEST}): "
-            "run `headway migrate`, at a moment you choose",
-            schema=schema,
+            f"the schema {schema} of {shown} {lacks}: run `headway migrate`, at a moment you choose", schema=schema
         )
 
 
@@ -90,11 +92,12 @@ async def migrate(connection: Connection, schema: str, shown: str, *, to: int | 
         written: dict[str, int] = {}
         if steps:
             written["schema"] = steps[-1][0]
-        if to is None and (found.functions or 0) < FUNCTIONS_VERSION:
+        if to is None and not found.has_functions:
             for text in functions(schema):
                 await connection.execute(text)
-            written["functions"] = FUNCTIONS_VERSION
             await connection.fetchval(queries(schema)["partitions_maintain"], None)
+            if (found.functions or 0) < FUNCTIONS_VERSION:
+                written["functions"] = FUNCTIONS_VERSION
         if written:  # A newer release may have written the schema. Its numbers must stay.
             written |= {"format": FORMAT, "oldest_reader": OLDEST_READER, "oldest_writer": OLDEST_WRITER}
             await connection.executemany(queries(schema)["format_write"], list(written.items()))

@@ -11,6 +11,12 @@ SELECT name, value FROM {schema}.format;
 INSERT INTO {schema}.format (name, value) VALUES (:name, :value)
     ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 
+-- name: functions_exist
+-- Whether a schema has the functions of this release.
+-- params  schema
+SELECT EXISTS (SELECT FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+                WHERE n.nspname = :schema AND p.proname = 'exchange_{version}');
+
 -- name: migrate_lock
 -- Let one process at a time change a schema.
 -- params  number
