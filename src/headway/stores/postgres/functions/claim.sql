@@ -1,10 +1,8 @@
 -- claim: lease waiting jobs of one class to a worker, in order and within all limits.
 -- gives   how many, and the leases in order; the highest order key taken from the line of the class, and of all; the
 --         ids of jobs that had expired or whose batch is cancelled, and of those with a mark what finish gives of it;
---         of
---         the members of batches the number (b_job) and that of the batch (b_of), and these batches with their ids;
---         more
---         if it stopped because it had skipped too many jobs
+--         of the members of batches the number (b_job) and that of the batch (b_of), and these batches with their ids;
+--         more if it stopped because it had skipped too many jobs
 -- holds   jobs of the line and of open blocked queues come in one order. A job that a limit of its own holds back goes
 --         to the blocked queue of that limit. Where rules bind, the caller holds the namespace alone
 -- takes   rules by number from 1, and as texts the numbers of those that apply to each task that the caller knows;

@@ -144,8 +144,7 @@ BEGIN
   END IF;
   IF m_seq IS NOT NULL OR unsettled THEN
     -- An exchange that has ended a job with a mark waits for its turn to settle. One that only finds something left
-    -- takes
-    -- the turn if it is free.
+    -- takes the turn if it is free.
     IF m_seq IS NOT NULL THEN
       PERFORM pg_advisory_xact_lock({flow}, ns);
       settles := true;

@@ -1,7 +1,6 @@
 -- hold_again: hold a job that has ended or was released as if it were new.
 -- gives   whether that was done: false if another session is moving the job, nothing if another job uses its unique
---         key;
---         how the job had ended, and its marks
+--         key; how the job had ended, and its marks
 CREATE OR REPLACE FUNCTION {schema}.hold_again_{version}(
   ns int, dependant bigint, OUT done boolean, OUT was text, OUT id text, OUT batch bigint, OUT marked boolean)
 LANGUAGE plpgsql AS $$

@@ -1,8 +1,7 @@
 -- source_status: the state of the source of an edge: live, completed or failed, and whether it is a batch that is
 -- failing.
 -- takes   whether the edge is satisfied: of a source that was pruned, nothing else tells how it ended. It is then
---         such that
---         the verdict is the same again
+--         such that the verdict is the same again
 CREATE OR REPLACE FUNCTION {schema}.source_status_{version}(source bigint, satisfied boolean, OUT status text,
                                                             OUT failing boolean)
 LANGUAGE plpgsql STABLE AS $$

@@ -1,9 +1,8 @@
 -- submit: keep jobs that are new, recognise those that are known, wake who can run them. All of them, or none.
 -- gives   the numbers of the groups' classes, and a status: ok; stale if other rules are in force than those the steps
 --         were made by, which a caller's transaction does not use; or conflict, with the index of the job and which
---         of its
---         keys stands for another one; and for
---         duplicates the jobs that stand in for them; and the numbers of the jobs, 0 for those that were known
+--         of its keys stands for another one; and for duplicates the jobs that stand in for them; and the numbers of
+--         the jobs, 0 for those that were known
 -- takes   the batch of those jobs that are members, and from which of them an edge comes; none for plain jobs
 -- holds   a job id, an idempotency key or a unique key stands for one job, whichever clients submit at the same time;
 --         inside a caller's transaction (own) every worker is woken, since who begins to wait before its commit is not

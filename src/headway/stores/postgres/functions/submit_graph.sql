@@ -5,16 +5,12 @@
 --         a child batch; and the batch of the members, and whether it is new. It raises HW005 if the batch has ended
 --         meanwhile
 -- holds   to settle an edge from what existed before, it takes the locks of the namespace and of the flow before any
---         row,
---         as an exchange does. Inside a caller's transaction (own) it takes neither, and no job is settled: what
---         existed before is left unsettled, so that the
---         next exchange marks and settles it. Only the row of a batch that existed before is held until the caller
---         commits
+--         row, as an exchange does. Inside a caller's transaction (own) it takes neither, and no job is settled: what
+--         existed before is left unsettled, so that the next exchange marks and settles it. Only the row of a batch
+--         that existed before is held until the caller commits
 -- takes   jobs as submit takes them, those with edges due at HELD_AT; the numbers from 1 of the latter (w_node) with
---         their
---         own delays; alone, as release takes it; and edges by the number of their job, with the source's id and, if
---         it is in the graph, its number, 0
---         for the new batch
+--         their own delays; alone, as release takes it; and edges by the number of their job, with the source's id
+--         and, if it is in the graph, its number, 0 for the new batch
 CREATE OR REPLACE FUNCTION {schema}.submit_graph_{version}(
   ns int, at bigint, rules bigint, own boolean, careful boolean, alone boolean,
   g_class int[], g_tenant text[], g_persist boolean[], g_lane text[], g_rung text[], g_needs text[],
