@@ -42,6 +42,7 @@ class PostgresTransaction(Transaction):
         self.alone = alone
         self._has_blocked = has_blocked
         self._has_unsettled = has_unsettled
+        self._added: set[ClassKey] = set()  # Classes that this transaction may have added, and may still take back.
         self._rung: list[str] = []  # Workers that are to renew their leases.
         self._counts: dict[str, int] = {}
 
@@ -60,12 +61,17 @@ class PostgresTransaction(Transaction):
         if known is None:
             values = (key.lane, key.rung or "", sorted(key.needs), key.persist)
             known = int(await self.db.first("class_add", self.namespace_id, *values))
+            self._added.add(key)
         return known
 
     async def classes(self) -> dict[int, ClassKey]:
         found = await super().classes()
-        self.memory.class_ids.update({key: class_id for class_id, key in found.items()})
+        self._learn_classes({key: class_id for class_id, key in found.items()})
         return found
+
+    def _learn_classes(self, found: Mapping[ClassKey, int]) -> None:
+        """Keep the ids of classes for later transactions, apart from those that a rollback would remove."""
+        self.memory.class_ids.update((key, class_id) for key, class_id in found.items() if key not in self._added)
 
     async def next_numbers(self, count: int) -> Sequence[int]:
         return [number for (number,) in await self.db.run("next_sequence", count)]
@@ -133,7 +139,7 @@ class PostgresTransaction(Transaction):
         snapshot = await self.db.first("snapshot", self.namespace_id, self.now_at, WAITING_COUNTED, *known, rungs)
         seen, numbers, found = read_snapshot(snapshot, self.now_at, self.rule_index)
         heads.note(found, None if known[0] else time.monotonic() - began)
-        self.memory.class_ids.update(numbers)
+        self._learn_classes(numbers)
         return seen
 
     # ------------------------------------------------------------------ workflows
