@@ -18,7 +18,7 @@ from headway.policy_store.current import CurrentPolicy
 from headway.stores.base import Progress
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
-from headway.worker.claimer import PARTS, Claimer
+from headway.worker.claimer import PARTS, Claimer, Start
 
 SLOTS = 80
 
@@ -60,11 +60,11 @@ class Ledger(StoreJobSource):
 class GatewayStub:
     """A claimer, and the slots it has handed back."""
 
-    def __init__(self, job_source: Ledger) -> None:
+    def __init__(self, job_source: Ledger, start: Start = lambda leases, lanes: None) -> None:
         self.job_source = job_source
         self.freed: list[int] = []
         self.claimer = Claimer(
-            job_source, Deaf(), slots=SLOTS, start=lambda leases, lanes: None, handed_in=self.freed.extend, confirm=60.0
+            job_source, Deaf(), slots=SLOTS, start=start, handed_in=self.freed.extend, confirm=60.0
         )  # fmt: skip
 
     def fill(self, *, seconds: float) -> None:
@@ -129,15 +129,12 @@ class Refilling(Ledger):
 
 async def test_a_job_that_ends_beside_the_others_joins_them_again() -> None:
     job_source = Refilling(SLOTS * 10)
-    gateway = GatewayStub(job_source)
-    claimer = gateway.claimer
+    running: set[asyncio.Task[None]] = set()
 
     async def run(number: int) -> None:
         if number == 0:  # The first job of the first batch ends during the exchange that reports the others.
             await job_source.asked_again.wait()
-        claimer.ended(FinishedRun(a_lease(number), Returned(None), 0.0), number, below=True)
-
-    running: set[asyncio.Task[None]] = set()
+        gateway.claimer.ended(FinishedRun(a_lease(number), Returned(None), 0.0), number, below=True)
 
     def start(leases: Sequence[Lease], lanes: frozenset[str]) -> None:
         for lease in leases:
@@ -145,12 +142,12 @@ async def test_a_job_that_ends_beside_the_others_joins_them_again() -> None:
             running.add(task)
             task.add_done_callback(running.discard)
 
-    claimer._start = start
-    task = asyncio.create_task(claimer.run())
+    gateway = GatewayStub(job_source, start)
+    claiming = asyncio.create_task(gateway.claimer.run())
     while len(gateway.freed) < SLOTS * 10:  # noqa: ASYNC110  (it depends on the claimer)
         await asyncio.sleep(0)
-    task.cancel()
-    reports = [finished for finished, _, _ in gateway.job_source.asked if finished]
+    claiming.cancel()
+    reports = [finished for finished, _, _ in job_source.asked if finished]
     assert sum(reports) == SLOTS * 10
     assert len(reports) <= 12
 
