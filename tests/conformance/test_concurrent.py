@@ -772,11 +772,9 @@ async def drain(store: Store, jobs: dict[JobId, JobRecord], record: Record, *, l
             if not lifted or job.task == GRAPH_TASK:  # A released job goes before jobs that waited already.
                 continue
             if key in keys:  # The first that came of this class.
-                head, before = (keys.pop(key), lease.seq), heads.get(key, (0, 0))
-                # A job that was delayed or moved may join an order key whose later numbers have gone already.
-                late = job.epoch > 0 or record.jobs[lease.job_id].delay_ms > 0 or _moved_on(job)
-                assert before[0] <= head[0] if late else before <= head, (key, before, head)
-                heads[key] = max(before, head)
+                head = (keys.pop(key), lease.seq)
+                assert heads.get(key, (0, 0)) <= head, (key, heads[key], head)
+                heads[key] = head
             if job.epoch == 0 and job.due_at is None and not record.jobs[lease.job_id].delay_ms and not _moved_on(job):
                 line, (asked, answered) = (key, lease.tenant), submitted.get(lease.job_id, (0, FOREVER))
                 assert lines.get(line, 0) <= answered, f"{lease.job_id} came after one submitted later"
