@@ -15,6 +15,7 @@ from tests.conftest import postgres, valkey
 HERE = Path(__file__).parent
 VERSIONS = sorted(folder.name for folder in HERE.iterdir() if (folder / "jobs.json").is_file())
 STORES = ("sqlite", "redis", "postgres")
+DATABASE = "upgrades"
 
 
 def jobs_of(version: str, store: str) -> Any:
@@ -27,9 +28,11 @@ def empty(store: str, folder: Path) -> str:
     if store == "sqlite":
         return f"sqlite:///{folder}/headway.db"
     if store == "postgres":
+        # A database of its own: what another release leaves in the shared one, no other test could open.
         with psycopg.connect(postgres().url, autocommit=True) as connection:
-            connection.execute("DROP SCHEMA IF EXISTS headway CASCADE")
-        return postgres().url
+            connection.execute(f"DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)")
+            connection.execute(f"CREATE DATABASE {DATABASE}")
+        return f"{postgres().url.rpartition('/')[0]}/{DATABASE}"
     with redis.Redis.from_url(valkey().url) as client:
         if keys := client.keys("{headway:default}:*"):
             client.delete(*keys)
