@@ -8,10 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from headway.client.job_values import capabilities_of, tasks_of
 from headway.core.policy.document import BUILT_IN, Policy
 from headway.core.timestamps import write_moment
-from headway.core.worker import WorkerInfo
+from headway.core.worker import WorkerInfo, capabilities_in, tasks_in
 from headway.stores.base import Stats
 
 if TYPE_CHECKING:
@@ -133,8 +132,8 @@ def worker_values(worker: WorkerInfo) -> dict[str, Any]:
         "slots": worker.slots,
         "reserved": worker.reserved,
         "running": worker.running,
-        "capabilities": capabilities_of(worker),
-        "tasks": tasks_of(worker),
+        "capabilities": capabilities_in(worker.offers),
+        "tasks": tasks_in(worker.offers),
         "version": worker.version,
         "started_at": moment(worker.started_at),
         "heartbeat_at": moment(worker.heartbeat_at),

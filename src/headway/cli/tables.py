@@ -8,9 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.cli import render
-from headway.client.job_values import capabilities_of, tasks_of
 from headway.core.job import JobRecord
 from headway.core.policy.document import Policy
+from headway.core.worker import capabilities_in, tasks_in
 from headway.stores.base import Stats
 
 COUNTED = ("submitted", "completed", "retried", "snoozed", "released", "failed", "cancelled", "dead_letter")
@@ -52,8 +52,8 @@ def workers_table(stats: Stats, *, dead: bool = True) -> render.FittedTable:
             "state": render.status_text(worker.state.value),
             "running": f"{worker.running}/{worker.slots}",
             "reserved": str(worker.reserved),
-            "capabilities": render.text(", ".join(capabilities_of(worker)) or render.NOTHING),
-            "tasks": str(len(tasks_of(worker))),
+            "capabilities": render.text(", ".join(capabilities_in(worker.offers)) or render.NOTHING),
+            "tasks": str(len(tasks_in(worker.offers))),
             "up for": render.age(worker.started_at, stats.now_at),
             "heartbeat": f"{render.age(worker.heartbeat_at, stats.now_at)} ago",
             "version": render.text(worker.version),

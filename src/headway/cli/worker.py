@@ -17,6 +17,7 @@ from headway.cli.render import clean, plural
 from headway.client.settings import gather
 from headway.core.errors import ConfigError
 from headway.core.log_event import LogEvent
+from headway.core.worker import tasks_in
 from headway.runtime.fast_loop import run_on_fast_loop
 from headway.version import __version__
 
@@ -213,6 +214,6 @@ def log_up(up: RunnerReady, _: Store | None = None) -> None:
         **where,
         "slots": up.worker.slots,
         "reserved": up.worker.reserved,
-        "tasks": sum(offer.startswith("task:") for offer in up.worker.offers),
+        "tasks": len(tasks_in(up.worker.offers)),
     }
     log.info(LogEvent("worker.up", **facts))

@@ -11,7 +11,6 @@ from headway.client.job_info import arguments_of, result_of
 from headway.core.errors import JobError
 from headway.core.job import PAYLOAD_VERSION, Attempt, JobId, JobRecord, State
 from headway.core.timestamps import read_moment, write_moment
-from headway.core.worker import TASK, WorkerInfo
 from headway.observability.traces import shown_trace
 
 # Names of plain fields: in the record, on the command line, over HTTP. None: the field is not shown there.
@@ -84,15 +83,6 @@ def error_values(error: JobError | None) -> dict[str, Any] | None:
     if error is None:
         return None
     return {name: getattr(error, name) for name in ("type", "message", "traceback", "retriable")}
-
-
-def capabilities_of(worker: WorkerInfo) -> list[str]:
-    """Return the capabilities of a worker, without its tasks."""
-    return [offer for offer in worker.offers if not offer.startswith(TASK)]
-
-
-def tasks_of(worker: WorkerInfo) -> list[str]:
-    return [offer.removeprefix(TASK) for offer in worker.offers if offer.startswith(TASK)]
 
 
 def read_task(values: Mapping[str, Any], seen_at: int) -> JobRecord:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from headway.core.diagnostics import QueueDiagnostics
 from headway.core.policy.document import Policy, reserved_slots
 from headway.core.policy.enforced import rules_of
-from headway.core.worker import WorkerInfo, WorkerState
+from headway.core.worker import ANY_TASK, WorkerInfo, WorkerState
 
 ADDED = "added"  # The id of the worker that has the slots which no live worker has.
 
@@ -35,7 +35,7 @@ def _resized(queue: QueueDiagnostics, slots: int) -> list[WorkerInfo]:
     if not total:
         needs = {need for view in queue.snapshot.classes for need in view.key.needs}
         worker = WorkerInfo(
-            worker_id=ADDED, host="", pid=0, slots=slots, reserved=0, offers=(*sorted(needs), "task:*"), version=""
+            worker_id=ADDED, host="", pid=0, slots=slots, reserved=0, offers=(*sorted(needs), ANY_TASK), version=""
         )
         return [*queue.workers, worker] if slots else list(queue.workers)
     parts = {worker.worker_id: worker.slots * slots // total for worker in live}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -36,6 +37,16 @@ class WorkerInfo:
     heartbeat_at: int = 0
     lease_ends_at: int = 0
     running: int = 0
+
+
+def capabilities_in(names: Iterable[str]) -> list[str]:
+    """Return the capabilities among offers or needs."""
+    return [name for name in names if not name.startswith(TASK)]
+
+
+def tasks_in(names: Iterable[str]) -> list[str]:
+    """Return the names of the tasks among offers or needs."""
+    return [name.removeprefix(TASK) for name in names if name.startswith(TASK)]
 
 
 def serves(needs: tuple[str, ...], offers: frozenset[str]) -> bool:

@@ -19,7 +19,7 @@ from headway.core.policy.lanes import make_room
 from headway.core.policy.planner import Planner
 from headway.core.policy.retry import Ending, Released, judge
 from headway.core.snapshot import Plan, Snapshot
-from headway.core.worker import WorkerState, serves
+from headway.core.worker import TASK, WorkerState, serves
 from headway.estimates.costs import TaskCosts
 from headway.maintenance.recovery import end_leases
 from headway.metrics.recorder import MetricsRecorder
@@ -30,7 +30,6 @@ from headway.stores.base import Exchange, ExchangeReply, Progress, Store, Subscr
 SNAPSHOT_AGE = 0.02  # Seconds; a plan from an older snapshot may choose the wrong class.
 SNAPSHOT_AGE_ALONE = 0.2  # Seconds with a single class, because the plan has nothing to choose.
 ASK_EVERY = 60.0  # Maximum seconds between claims while the cheap idle check reports an empty queue.
-TASK_NEED = "task:"  # Prefix of the need of a job whose task some worker did not know.
 DEBT_MAX = 60.0  # Maximum seconds beyond its expected cost that one job charges to its lane.
 
 
@@ -192,8 +191,8 @@ class StoreJobSource:
             return
         for view in seen.classes:
             for need in view.key.needs if view.waiting else ():
-                if need.startswith(TASK_NEED) and need not in self._offers and need not in self._unknown_tasks:
-                    if self._learn_task(need.removeprefix(TASK_NEED)):
+                if need.startswith(TASK) and need not in self._offers and need not in self._unknown_tasks:
+                    if self._learn_task(need.removeprefix(TASK)):
                         self._offers |= {need}
                     else:
                         self._unknown_tasks.add(need)

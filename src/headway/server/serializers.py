@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from headway.client.codec import raw_payload
-from headway.client.job_values import attempt_values, capabilities_of, error_values, task_fields, tasks_of
+from headway.client.job_values import attempt_values, error_values, task_fields
 from headway.core.diagnostics import JobDiagnostics
 from headway.core.errors import JobError, PayloadError
 from headway.core.job import Attempt, JobRecord, State
@@ -17,7 +17,7 @@ from headway.core.policy.estimate import Estimate
 from headway.core.policy.lanes import effective_lane
 from headway.core.policy.why import Reason
 from headway.core.timestamps import write_moment
-from headway.core.worker import TASK, WorkerInfo
+from headway.core.worker import WorkerInfo, capabilities_in, tasks_in
 from headway.observability.traces import shown_trace
 
 ATTEMPTS_SHOWN = 100  # The newest attempts that an answer lists; a task may have a million.
@@ -34,7 +34,7 @@ def task_values(job: JobRecord, policy: Policy, *, omitted: Collection[str] = ()
         "payload": {
             "task_type": job.task,
             "parameters": None if "parameters" in omitted else _raw(job.payload),
-            "required_capabilities": [need for need in job.needs if not need.startswith(TASK)],
+            "required_capabilities": capabilities_in(job.needs),
         },
         "retry_count": retries(job),
         "progress": None if job.progress is None else {"fraction": job.progress, "note": job.note},
@@ -116,8 +116,8 @@ def worker_values(worker: WorkerInfo, running: Sequence[str] | None = None) -> d
         "capacity": worker.slots,
         "current_load": worker.running,
         "reserved": worker.reserved,
-        "capabilities": capabilities_of(worker),
-        "task_types": tasks_of(worker),
+        "capabilities": capabilities_in(worker.offers),
+        "task_types": tasks_in(worker.offers),
         "version": worker.version,
         "host": worker.host,
         "pid": worker.pid,

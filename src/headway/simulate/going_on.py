@@ -11,7 +11,7 @@ from headway.core.distributions import Lengths, Model
 from headway.core.job import JobRecord, State
 from headway.core.policy.document import INTERACTIVE, LimitRule, Policy
 from headway.core.policy.enforced import PauseSet
-from headway.core.worker import WorkerInfo, WorkerState
+from headway.core.worker import WorkerInfo, WorkerState, capabilities_in
 from headway.simulate.capacity import Capacity, TimedPause
 from headway.simulate.job import SimulatedJob
 from headway.simulate.recorded import recorded_workers
@@ -109,7 +109,7 @@ def _job(record: JobRecord, arrives_ms: int, length_ms: int) -> SimulatedJob:
         record.lane,
         record.tenant,
         record.rung,
-        tuple(need for need in record.needs if not need.startswith("task:")),
+        tuple(capabilities_in(record.needs)),
         record.limits,
         max_retries=record.max_retries,
         timeout_ms=record.timeout_ms,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from headway.core.job import JobRecord, State
 from headway.core.policy.document import INTERACTIVE, LimitRule, Policy, reserved_slots
 from headway.core.policy.lanes import lane_of
-from headway.core.worker import ANY_TASK, WorkerInfo, WorkerState
+from headway.core.worker import ANY_TASK, WorkerInfo, WorkerState, capabilities_in
 from headway.simulate.capacity import SlotStep, WorkerPlan
 from headway.simulate.job import CANCELLED, COMPLETED, DEAD_LETTER, EXPIRED, FAILED, SimulatedJob
 from headway.simulate.trace import Trace, in_order
@@ -85,7 +85,7 @@ class Recording:
             record.lane,
             record.tenant,
             record.rung,
-            tuple(need for need in record.needs if not need.startswith("task:")),
+            tuple(capabilities_in(record.needs)),
             record.limits,
             failed_ms,
             EXPIRED if started_at is None else _OUTCOMES[record.state],
@@ -122,7 +122,7 @@ def recorded_workers(
         if record.worker_id is not None and record.started_at is not None and record.finished_at is not None:
             runs.setdefault(record.worker_id, []).append((record.started_at, record.finished_at))
     known = {worker.worker_id: worker for worker in workers}
-    needs = sorted({need for record in records for need in record.needs if not need.startswith("task:")})
+    needs = sorted({need for record in records for need in capabilities_in(record.needs)})
     made: list[WorkerPlan] = []
     for name in sorted({*runs, *(name for name, worker in known.items() if worker.state is WorkerState.ACTIVE)}):
         own = runs.get(name, [])
@@ -132,7 +132,7 @@ def recorded_workers(
         slots, offers, reserved = _most_at_once(own), (*needs, ANY_TASK), None
         if worker is not None:
             slots = max(slots, worker.slots)
-            offers = (*_capabilities(worker), ANY_TASK)
+            offers = (*capabilities_in(worker.offers), ANY_TASK)
             if worker.reserved != reserved_slots(policy, worker.slots, None):  # Its operator has chosen a number.
                 reserved = worker.reserved
             first_at = min(first_at, worker.started_at or first_at)
@@ -140,10 +140,6 @@ def recorded_workers(
         if slots:
             made.append(WorkerPlan(name, (SlotStep(max(0, first_at - begin_at), slots),), offers, until_ms, reserved))
     return tuple(made)
-
-
-def _capabilities(worker: WorkerInfo) -> list[str]:
-    return [offer for offer in worker.offers if not offer.startswith("task:")]
 
 
 def _most_at_once(runs: Sequence[tuple[int, int]]) -> int:

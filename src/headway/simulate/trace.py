@@ -12,6 +12,7 @@ from headway.core.errors import ConfigError
 from headway.core.policy.document import LimitRule, Policy
 from headway.core.policy.reader import read_policy
 from headway.core.policy.writer import policy_data
+from headway.core.worker import ANY_TASK, tasks_in
 from headway.simulate.capacity import Capacity, SlotStep, WorkerPlan, no_such_lane
 from headway.simulate.job import SimulatedJob
 
@@ -159,7 +160,7 @@ def anonymised(
 
 
 def _any_task(offer: str) -> str:
-    return "task:*" if offer.startswith("task:") else offer
+    return ANY_TASK if tasks_in((offer,)) else offer
 
 
 def header_of(trace: Trace) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from headway.core.errors import JobControl
 from headway.core.lease import Lease, Report
 from headway.core.policy.retry import Ending, Released, TimedOut
 from headway.core.snapshot import Snapshot
-from headway.core.worker import WorkerInfo
+from headway.core.worker import WorkerInfo, capabilities_in
 from headway.dispatch.job_source import ClaimResult, FinishedRun, StoreJobSource
 from headway.maintenance.recovery import end_worker
 from headway.stores.base import Exchange, Progress, Store, Subscription
@@ -184,7 +184,7 @@ class _TestJobSource(StoreJobSource):
         self._kept += finished
         self._snapshot = answer.snapshot or Snapshot(answer.now_at)
         wanted = {need for view in self._snapshot.classes for need in view.key.needs}
-        self._offers |= {need for need in wanted if not need.startswith("task:")}
+        self._offers |= set(capabilities_in(wanted))
         claim["woken"] = False
         fed = await super().exchange_reports((), (), **claim)
         return fed._replace(refused=answer.refused)

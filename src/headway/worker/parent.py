@@ -13,6 +13,7 @@ from typing import Any
 
 from headway.core.job import PAYLOAD_VERSION
 from headway.core.policy.writer import policy_data
+from headway.core.worker import TASK
 from headway.maintenance.archiver import make_archiver
 from headway.maintenance.loop import every, run_chores
 from headway.maintenance.standard import standard_chores
@@ -181,7 +182,7 @@ class Parent:
             self.recorder,
             heartbeat=up.heartbeat,
             dead_after=up.dead_after,
-            knows_task=lambda task: f"task:{task}" in self.offers,
+            knows_task=lambda task: f"{TASK}{task}" in self.offers,
             idle_since=self._idle_since,
             sessions=up.sessions,
             archiver=None if up.history is None else make_archiver(store, up.history),

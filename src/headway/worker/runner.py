@@ -24,7 +24,7 @@ from headway.core.log_event import LogEvent
 from headway.core.policy.document import INTERACTIVE, reserved_slots
 from headway.core.policy.ladder import RunBudget
 from headway.core.policy.retry import Ending, Raised, Released, TimedOut, Unknown
-from headway.core.worker import WorkerInfo
+from headway.core.worker import TASK, WorkerInfo
 from headway.dispatch.job_source import FinishedRun
 from headway.maintenance.loop import every
 from headway.observability import traces
@@ -89,7 +89,7 @@ class Runner:
         self._settings = app.settings
         self._free_slots = list(reversed(range(slots)))
         self._jobs: dict[str, ActiveJob] = {}
-        offers = (*self._settings.capabilities, *sorted(f"task:{name}" for name in app.tasks))
+        offers = (*self._settings.capabilities, *sorted(f"{TASK}{name}" for name in app.tasks))
         self.worker = WorkerInfo(
             worker_id=worker_id,
             host=host,
@@ -418,7 +418,7 @@ class Runner:
     def _learn_task(self, name: str) -> Task[Any, Any, Any] | None:
         """Import a task by its name and offer it from now on. Return None if the app cannot import it."""
         task = self._app.import_task(name)
-        if task is not None and (offer := f"task:{name}") not in self.worker.offers:
+        if task is not None and (offer := f"{TASK}{name}") not in self.worker.offers:
             self.worker = replace(self.worker, offers=(*self.worker.offers, offer))
             log.info(LogEvent("worker.task_learned", worker=self.worker.worker_id, task=name))
             if self._on_offers is not None:

@@ -18,7 +18,7 @@ from headway.core.policy.positions import QueuePositions, waiting_in
 from headway.core.policy.slot_release import POINTS
 from headway.core.policy.start_chance import StartDoubt, surplus
 from headway.core.snapshot import ClassView, Snapshot
-from headway.core.worker import TASK
+from headway.core.worker import TASK, capabilities_in
 
 P50_DEVIATIONS = 0.0  # Standard deviations for p50,
 P90_DEVIATIONS = 1.15  # and for p90: 1.28 with a normal distribution, less what running jobs have not yet shown.
@@ -175,7 +175,7 @@ class Forecast:
 
     def _run(self, request: EstimateRequest) -> FluidRun:
         needs = (
-            *(need for need in request.key.needs if not need.startswith(TASK)),
+            *capabilities_in(request.key.needs),
             *([f"{TASK}{request.task}"] if request.task else []),
         )
         run = self._runs.get(needs)

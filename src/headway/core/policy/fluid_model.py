@@ -18,7 +18,7 @@ from headway.core.policy.lanes import competitions, lane_of, risen_level
 from headway.core.policy.slot_release import POINTS, SlotReleases
 from headway.core.policy.start_chance import StartDoubt
 from headway.core.snapshot import ClassView, Snapshot
-from headway.core.worker import TASK, WorkerInfo, serves
+from headway.core.worker import WorkerInfo, serves, tasks_in
 
 STEP_GROWTH = 0.2  # The length of a step as a part of the time before it: errors stay below the spread of run times.
 LEAST_GROWTH = 0.02  # The same for steps that end when a lane rises, to bound their number.
@@ -164,7 +164,7 @@ class FluidRun:
         able = [worker for worker in live if serves(needs, frozenset(worker.offers))]
         self.slots = sum(worker.slots for worker in able)
         self.basis = "learned"
-        self._task = next((need.removeprefix(TASK) for need in needs if need.startswith(TASK)), None)
+        self._task = next(iter(tasks_in(needs)), None)
         self.times = [0.0]
         self.flows: dict[str, LaneFlow] = {}
         if not self.slots:

@@ -25,6 +25,7 @@ from headway.core.errors import JobError
 from headway.core.job import RetryRule, State
 from headway.core.lease import Lease, Report
 from headway.core.policy.document import HALTED, INTERACTIVE, Policy
+from headway.core.worker import TASK
 
 _CANCELLED = "cancelled while executing"
 _COMPLETED = State.COMPLETED  # Looked up once, since Python 3.11 searches for an enum's member each time.
@@ -141,7 +142,7 @@ def judge(ending: Ending, lease: Lease, policy: Policy, *, chance: float = 0.0) 
         case Released(reason):
             return _back(lease, reason=reason, front=True)
         case Unknown():
-            return _back(lease, reason="unknown_task", front=True, needs=(f"task:{lease.task}",))
+            return _back(lease, reason="unknown_task", front=True, needs=(f"{TASK}{lease.task}",))
         case _ as never:
             assert_never(never)
 

@@ -20,8 +20,7 @@ from headway.core.policy.document import TENANT, Policy
 from headway.core.policy.enforced import PAUSE, SECOND_US, parameter_value
 from headway.core.policy.lanes import LaneView, lane_of, service_order
 from headway.core.snapshot import Snapshot
-from headway.core.worker import TASK as _TASK
-from headway.core.worker import WorkerInfo, serves
+from headway.core.worker import TASK, WorkerInfo, capabilities_in, serves, tasks_in
 from headway.core.workflow import SourceStatus, Upstream, is_batch
 
 SOURCES_SHOWN = 20  # Sources that the facts of a reason name.
@@ -119,15 +118,15 @@ def unknown_tasks(queue: QueueDiagnostics) -> list[str]:
     """Return the tasks of waiting jobs that some worker did not know and that no live worker knows."""
     offers = [frozenset(worker.offers) for worker in queue.active_workers]
     needs = {need for view in queue.snapshot.classes if view.waiting for need in view.key.needs}
-    unknown = [need for need in needs if need.startswith(_TASK) and not any(serves((need,), one) for one in offers)]
-    return sorted(need.removeprefix(_TASK) for need in unknown)
+    unknown = [need for need in needs if need.startswith(TASK) and not any(serves((need,), one) for one in offers)]
+    return sorted(tasks_in(unknown))
 
 
 def _class_reason(key: ClassKey, queue: QueueDiagnostics, policy: Policy) -> str:
     live = queue.active_workers
     able = [worker for worker in live if serves(key.needs, frozenset(worker.offers))]
     if not able:
-        routed = not any(need.startswith(_TASK) for need in key.needs)
+        routed = not tasks_in(key.needs)
         return "no_worker" if not live else "unservable" if routed else "unroutable"
     before, beside = _competing_lanes(key.lane, queue.snapshot, able, policy)
     if before:
@@ -181,11 +180,11 @@ def _unserved(job: JobRecord, queue: QueueDiagnostics) -> Iterator[Reason]:
         return
     if _able(job, queue):
         return
-    knowing = [worker for worker in live if serves((f"{_TASK}{job.task}",), frozenset(worker.offers))]
+    knowing = [worker for worker in live if serves((f"{TASK}{job.task}",), frozenset(worker.offers))]
     if not knowing:
         text = f"no live worker knows the task {job.task} ({_number(len(live), 'worker')} asked)"
         yield Reason("unroutable", text, {"task": job.task, "workers": len(live)})
-    needs = [need for need in job.needs if not need.startswith(_TASK)]
+    needs = capabilities_in(job.needs)
     if not any(serves(tuple(needs), frozenset(worker.offers)) for worker in live):
         missing = [need for need in needs if not any(need in worker.offers for worker in live)] or needs
         text = f"no live worker offers {', '.join(missing)} ({_number(len(live), 'worker')} asked)"
@@ -196,7 +195,7 @@ def _unserved(job: JobRecord, queue: QueueDiagnostics) -> Iterator[Reason]:
 
 
 def _able(job: JobRecord, queue: QueueDiagnostics) -> list[WorkerInfo]:
-    needs = (*(need for need in job.needs if not need.startswith(_TASK)), f"{_TASK}{job.task}")
+    needs = (*capabilities_in(job.needs), f"{TASK}{job.task}")
     return [worker for worker in queue.active_workers if serves(needs, frozenset(worker.offers))]
 
 

@@ -15,7 +15,7 @@ from headway.core.cron import parse_cron
 from headway.core.errors import ConfigError
 from headway.core.policy.document import INTERACTIVE, LimitRule
 from headway.core.policy.enforced import applies, counter_name
-from headway.core.worker import TASK
+from headway.core.worker import TASK, tasks_in
 from headway.policy_store.catalogue import CronDocument, TaskEntry
 from headway.protocol.worker import SECONDS_MAX, TEXT_MAX, RegisterRequest
 from headway.security.tokens import covers
@@ -74,7 +74,7 @@ def _check_text(body: RegisterRequest) -> None:
         msgspec.json.encode(body)
     except ValueError:
         raise Problem("invalid", "a text contains half of a surrogate pair, which cannot be stored") from None
-    if any(name.startswith(TASK) for name in body.capabilities):
+    if tasks_in(body.capabilities):
         raise Problem("invalid", f"capabilities: a capability cannot begin with {TASK}; name the tasks under tasks")
 
 

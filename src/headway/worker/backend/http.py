@@ -33,7 +33,7 @@ from headway.core.log_event import LogEvent
 from headway.core.policy.document import Policy, reserved_slots
 from headway.core.policy.ladder import RunBudget
 from headway.core.policy.retry import Released
-from headway.core.worker import TASK, WorkerInfo, WorkerState
+from headway.core.worker import WorkerInfo, WorkerState, capabilities_in
 from headway.core.workflow import BatchId, Step, Upstream
 from headway.dispatch.job_source import ClaimResult, FinishedRun
 from headway.observability.job_output import Chunk
@@ -198,7 +198,7 @@ class HttpBackend:
         self, worker: WorkerInfo, pace: LeaseTimes, known: AppManifest, reserved: int | None
     ) -> messages.RegisterReply:
         request = messages.RegisterRequest(
-            capabilities=[offer for offer in worker.offers if not offer.startswith(TASK)],
+            capabilities=capabilities_in(worker.offers),
             capacity=worker.slots,
             name=worker.host,
             pid=worker.pid,

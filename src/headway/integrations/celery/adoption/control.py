@@ -10,6 +10,7 @@ from celery import signals  # type: ignore[import-untyped]
 from celery.app.task import Context as Request  # type: ignore[import-untyped]
 
 from headway.core.job import JobRecord, State
+from headway.core.worker import tasks_in
 from headway.integrations.celery.adoption.message import read_message
 from headway.integrations.celery.adoption.queues import NEED
 from headway.stores.base import JobQuery
@@ -141,10 +142,7 @@ class AdoptedInspect:
 
     def registered(self, *taskinfoitems: Any) -> dict[str, Any] | None:
         """Return the tasks that each worker runs."""
-        answer = {
-            name: sorted(offer.removeprefix("task:") for offer in worker.offers if offer.startswith("task:"))
-            for name, worker in self._workers().items()
-        }
+        answer = {name: sorted(tasks_in(worker.offers)) for name, worker in self._workers().items()}
         return self._answer("registered", answer, *taskinfoitems)
 
     registered_tasks = registered

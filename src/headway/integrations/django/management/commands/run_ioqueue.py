@@ -17,6 +17,7 @@ from django.utils.autoreload import get_child_arguments
 
 from headway.core.errors import HeadwayError
 from headway.core.log_event import LogEvent
+from headway.core.worker import tasks_in
 from headway.integrations.django.address import store_address
 from headway.integrations.django.conf import read_options
 from headway.integrations.django.outcomes import Outcomes, has_django_tasks
@@ -98,6 +99,6 @@ class Command(BaseCommand):
 
 
 def _log_up(up: RunnerReady, _: Store) -> None:
-    tasks = sum(offer.startswith("task:") for offer in up.worker.offers)
+    tasks = len(tasks_in(up.worker.offers))
     facts = {"worker": up.worker.worker_id, "store": mask(up.store), "slots": up.worker.slots, "tasks": tasks}
     log.info(LogEvent("worker.up", **facts))
