@@ -27,7 +27,7 @@ from headway.core.policy.retry import Raised, Returned, judge
 from headway.core.policy.why import CLASS_CODES
 from headway.core.snapshot import Plan, Take
 from headway.core.worker import WorkerState
-from headway.metrics.documents import METRICS, MetricsDocument, Row, encode
+from headway.metrics.documents import METRICS, MetricRow, MetricsDocument, encode
 from headway.metrics.export import collect, idle_reserve, render
 from headway.metrics.recorder import MetricsRecorder
 from headway.metrics.text_format import OPENMETRICS, PLAIN, content_type_for, write_text
@@ -475,7 +475,9 @@ def test_two_servers_and_two_workers_give_the_same_right_numbers(store_name: str
 
 async def test_attempts_are_shown_by_task_of_the_catalogue_and_no_other() -> None:
     store = MemoryStore(clock=ManualClock())
-    rows: dict[str, Row] = {f"tasks|completed|known-{number}": [number, 1_000.0 * number] for number in range(1, 203)}
+    rows: dict[str, MetricRow] = {
+        f"tasks|completed|known-{number}": [number, 1_000.0 * number] for number in range(1, 203)
+    }
     rows |= {"tasks|retried|known-7": [2, 500.0], "tasks|completed|stranger|\n": [5, 50.0]}
     await store.write(METRICS, "p", encode(MetricsDocument(rows=rows)))
     await publish_tasks(

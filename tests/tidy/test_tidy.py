@@ -61,6 +61,8 @@ HOME_OF_DRIVER = {
 
 DJANGO_COMMANDS = SOURCE / "integrations" / "django" / "management" / "commands"  # Django asks for a class Command.
 
+ONE_THING_TWICE = frozenset({"Row", "KnownAlready"})  # Each SQL database has its own.
+
 # Written with one-letter classes so that this file does not match itself.
 LOCAL_ADDRESS = re.compile(rb"(extra-)?index[-]url|/simpl[e]/|/package[s]/[0-9a-f]{2}/")
 
@@ -365,9 +367,33 @@ def test_drivers_and_frameworks_are_imported_only_in_their_own_folder() -> None:
 
 
 def test_one_class_name_stands_for_one_thing() -> None:
-    defined: dict[str, list[str]] = {}
+    classes: dict[str, list[str]] = {}
+    aliases: dict[str, list[str]] = {}
+    parameters: dict[str, list[str]] = {}
     for file in python_files(SOURCE):
         for node in parsed(file).body:
             if isinstance(node, ast.ClassDef) and file.parent != DJANGO_COMMANDS:
-                defined.setdefault(node.name, []).append(place(file, node))
-    assert {name: places for name, places in defined.items() if len(places) > 1} == {}
+                classes.setdefault(node.name, []).append(place(file, node))
+            elif name := alias_name(node):
+                (parameters if is_parameter(node) else aliases).setdefault(name, []).append(place(file, node))
+    found = {name: [*classes.get(name, ()), *aliases.get(name, ())] for name in {*classes, *aliases} - ONE_THING_TWICE}
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}
+    assert {name: [*classes[name], *parameters[name]] for name in classes.keys() & parameters.keys()} == {}
+
+
+def alias_name(node: ast.stmt) -> str | None:
+    """Return the name of a type alias, which looks like that of a class."""
+    match node:
+        case ast.Assign(targets=[ast.Name(name)]) | ast.AnnAssign(target=ast.Name(name)):
+            return name if re.fullmatch(r"[A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*", name) else None
+        case _:
+            return None
+
+
+def is_parameter(node: ast.stmt) -> bool:
+    """Return whether an alias declares a parameter of a command or route. Several may declare the same name."""
+    match node:
+        case ast.Assign(value=ast.Subscript(value=ast.Name("Annotated"))):
+            return True
+        case _:
+            return False

@@ -20,10 +20,10 @@ ADVICE = {
     "postgres": "use pg_dump --schema=headway, and pg_restore with all workers stopped",
     "redis": "copy the server's RDB or AOF files, after BGSAVE",
 }
-File = Annotated[Path, option("The backup, a file of its own.", "FILE")]
+BackupFile = Annotated[Path, option("The backup, a file of its own.", "FILE")]
 
 
-def backup(file: File, /, *, place: StoreOptions = STORE_HERE) -> None:
+def backup(file: BackupFile, /, *, place: StoreOptions = STORE_HERE) -> None:
     """Copy an SQLite store into a new file, while workers continue.
 
     The copy is consistent and complete: jobs of all namespaces, results,
@@ -35,7 +35,7 @@ def backup(file: File, /, *, place: StoreOptions = STORE_HERE) -> None:
     print(f"{render.clean(str(file))}: {render.plural(copied.jobs, 'job')}, checked")
 
 
-def restore(file: File, /, *, place: StoreOptions = STORE_HERE) -> None:
+def restore(file: BackupFile, /, *, place: StoreOptions = STORE_HERE) -> None:
     """Create a store from a backup.
 
     Fails if the store exists already: stop all processes and move it away first.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 COMPARED = 500  # The newest batches, which a part of an id is compared with.
 STATUSES = ("open", "running", "completed", "failed", "cancelled")
 
-Limit = Annotated[int, option("How many at most.", validator=Number(gte=1, lte=COMPARED))]
+ListLimit = Annotated[int, option("How many at most.", validator=Number(gte=1, lte=COMPARED))]
 BatchWord = Annotated[str, option("The id of a batch, or its last characters.", name="ID")]
 
 
@@ -32,7 +32,7 @@ def batches(
     *,
     status: Annotated[list[str] | None, option("Only batches in these states, separated by commas.", "STATUS")] = None,
     tenant: Annotated[str | None, option("Only batches of this tenant.", "TENANT")] = None,
-    limit: Limit = 50,
+    limit: ListLimit = 50,
     before: Before = None,
     json: JsonFlag = False,
     place: TargetOptions = HERE,

@@ -15,7 +15,7 @@ from headway.core.job import JobId
 from headway.maintenance.bulk import CONFIRMED_FROM, Action
 
 Where = Annotated[str, option("Which jobs: a search such as 'state:queued task:reports.*'.", "SEARCH")]
-DryRun = Annotated[bool, flag("Only count the jobs and show some of them.", name="--dry-run")]
+DryRunFlag = Annotated[bool, flag("Only count the jobs and show some of them.", name="--dry-run")]
 Expect = Annotated[int | None, option("How many jobs you expect; more than a tenth above it are refused.", "NUMBER")]
 
 bulk = family(
@@ -30,7 +30,12 @@ bulk = family(
 
 @command(bulk, "cancel --where SEARCH [OPTIONS]", "headway bulk cancel --where 'tenant:acme lane:low' --dry-run")
 def cancel(
-    *, where: Where, dry_run: DryRun = False, expect: Expect = None, json: JsonFlag = False, place: TargetOptions = HERE
+    *,
+    where: Where,
+    dry_run: DryRunFlag = False,
+    expect: Expect = None,
+    json: JsonFlag = False,
+    place: TargetOptions = HERE,
 ) -> int:
     """Cancel all queued and running jobs that fit. Running jobs are asked to stop."""
     return _act("cancel", where, None, dry_run=dry_run, expect=expect, json=json, place=place)
@@ -38,7 +43,12 @@ def cancel(
 
 @command(bulk, "retry --where SEARCH [OPTIONS]", "headway bulk retry --where 'state:dead_letter after:1d' --expect 12")
 def retry(
-    *, where: Where, dry_run: DryRun = False, expect: Expect = None, json: JsonFlag = False, place: TargetOptions = HERE
+    *,
+    where: Where,
+    dry_run: DryRunFlag = False,
+    expect: Expect = None,
+    json: JsonFlag = False,
+    place: TargetOptions = HERE,
 ) -> int:
     """Queue all jobs again that fit and failed, were cancelled or are dead letters."""
     return _act("retry", where, None, dry_run=dry_run, expect=expect, json=json, place=place)
@@ -46,7 +56,12 @@ def retry(
 
 @command(bulk, "run-now --where SEARCH [OPTIONS]", "headway bulk run-now --where 'why:scheduled task:mail.send'")
 def run_now(
-    *, where: Where, dry_run: DryRun = False, expect: Expect = None, json: JsonFlag = False, place: TargetOptions = HERE
+    *,
+    where: Where,
+    dry_run: DryRunFlag = False,
+    expect: Expect = None,
+    json: JsonFlag = False,
+    place: TargetOptions = HERE,
 ) -> int:
     """Let all delayed jobs that fit run now, also those that wait for their next attempt."""
     return _act("run_now", where, None, dry_run=dry_run, expect=expect, json=json, place=place)
@@ -58,7 +73,7 @@ def change_lane(
     /,
     *,
     where: Where,
-    dry_run: DryRun = False,
+    dry_run: DryRunFlag = False,
     expect: Expect = None,
     json: JsonFlag = False,
     place: TargetOptions = HERE,

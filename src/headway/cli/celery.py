@@ -27,7 +27,7 @@ REFRESH = 1.0
 USERS = 10
 
 AppPath = Annotated[str | None, option("The Celery app, as `celery -A` takes it.", name="APP", show_default=False)]
-StoreUrl = Annotated[str | None, option("Where the ledger is, in place of an app.", "URL", name="--store")]
+LedgerUrl = Annotated[str | None, option("Where the ledger is, in place of an app.", "URL", name="--store")]
 Prefix = Annotated[str, option("What the queues' names begin with, with --store.", name="--prefix")]
 
 celery = family(
@@ -50,7 +50,7 @@ def top(
     *,
     once: Annotated[bool, flag("Print one screen and exit.")] = False,
     json: JsonFlag = False,
-    store: StoreUrl = None,
+    store: LedgerUrl = None,
     prefix: Prefix = "queue_",
 ) -> None:
     """Watch queues, loads, users and drift, refreshed every second. Ctrl-C ends it."""
@@ -72,7 +72,7 @@ def metrics(
     *,
     port: Annotated[int | None, option("Serve them there at /metrics, until interrupted.")] = None,
     host: Annotated[str, option("The address to serve at.")] = "127.0.0.1",
-    store: StoreUrl = None,
+    store: LedgerUrl = None,
     prefix: Prefix = "queue_",
 ) -> None:
     """Print the figures of `headway celery top` for Prometheus, or serve them."""

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from headway.cli import render
 from headway.cli.cancel import NOT_FOUND, print_answers, retry_jobs
 from headway.cli.help import command, family, flag, option
-from headway.cli.jobs import Before, Limit, TaskName, print_page, read_cursor
+from headway.cli.jobs import Before, ListLimit, TaskName, print_page, read_cursor
 from headway.cli.operator import Operator
 from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask, change, whole_ids
 from headway.core.errors import ConfigError
@@ -85,7 +85,7 @@ dlq = family(
 def list_dead(
     *,
     filters: Filters = EVERY,
-    limit: Limit = 50,
+    limit: ListLimit = 50,
     before: Before = None,
     json: JsonFlag = False,
     place: TargetOptions = HERE,

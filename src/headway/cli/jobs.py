@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ERROR_LEAST = 24  # Columns that an error needs at least; a longer one is folded.
 
-Limit = Annotated[int, option("How many at most.", validator=Number(gte=1, lte=10_000))]
+ListLimit = Annotated[int, option("How many at most.", validator=Number(gte=1, lte=10_000))]
 Before = Annotated[str | None, option("Continue after the previous page: its next_cursor.", "CURSOR")]
 TaskName = Annotated[str | None, option("Only jobs of this task.", "TASK")]
 
@@ -37,7 +37,7 @@ def jobs(
     tenant: Annotated[str | None, option("Only jobs of this tenant.", "TENANT")] = None,
     worker: Annotated[str | None, option("Only jobs that this worker runs or ended.", "WORKER")] = None,
     why: Annotated[list[str] | None, option("Only jobs that wait, first of all for these reasons.", "REASON")] = None,
-    limit: Limit = 50,
+    limit: ListLimit = 50,
     before: Before = None,
     json: JsonFlag = False,
     place: TargetOptions = HERE,

@@ -11,12 +11,12 @@ from headway.cli.operator import Operator
 from headway.cli.store_access import HERE, TargetOptions, change
 from headway.core.policy.enforced import PauseSet
 
-Lane = Annotated[str | None, option("Only this lane.", "NAME")]
+LaneName = Annotated[str | None, option("Only this lane.", "NAME")]
 TaskName = Annotated[str | None, option("Only this task.", "NAME")]
 Tenant = Annotated[str | None, option("Only this tenant.", "NAME")]
 
 
-def pause(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, place: TargetOptions = HERE) -> None:
+def pause(*, lane: LaneName = None, task: TaskName = None, tenant: Tenant = None, place: TargetOptions = HERE) -> None:
     """Pause a lane, a task or a tenant; without an option, pause everything.
 
     Running jobs continue, and new jobs wait. The pause applies to all workers at
@@ -31,7 +31,7 @@ def pause(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, pl
     _print(change(place, act))
 
 
-def resume(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, place: TargetOptions = HERE) -> None:
+def resume(*, lane: LaneName = None, task: TaskName = None, tenant: Tenant = None, place: TargetOptions = HERE) -> None:
     """Resume a lane, a task or a tenant; without an option, resume everything."""
     _print(change(place, lambda operator: operator.resume(lane, task, tenant)))
 

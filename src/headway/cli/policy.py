@@ -19,7 +19,7 @@ from headway.core.policy.lint import Finding, PolicyReport, check_policy
 from headway.core.policy.table_reader import key_path
 from headway.policy_store.versions import PolicyVersion, load_policy
 
-File = Annotated[Path, option("A policy file, .toml or .json.", name="FILE")]
+PolicyFile = Annotated[Path, option("A policy file, .toml or .json.", name="FILE")]
 
 policy = family(
     "policy",
@@ -33,7 +33,7 @@ policy = family(
 
 @command(policy, "check FILE [OPTIONS]", "headway policy check policy.toml --slots 10 --workers 4")
 def check(
-    file: File,
+    file: PolicyFile,
     /,
     *,
     slots: Annotated[int | None, option("Slots of each worker; else HEADWAY_SLOTS, else 5.")] = None,
@@ -116,7 +116,7 @@ def show_policy(
 
 @command(policy, "apply FILE [OPTIONS]", "headway policy apply policy.toml --note 'more for low'")
 def apply(
-    file: File,
+    file: PolicyFile,
     /,
     *,
     note: Annotated[str, option("Why; kept in the history.", show_default=False)] = "",

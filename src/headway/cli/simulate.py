@@ -37,7 +37,7 @@ FAILED_CHECK = 4  # The exit code if a condition of --fail-if holds.
 SLOTS_DEFAULT_WORKERS = 1
 SEEDS = 5  # Draws of a model or of what comes, by default.
 
-By = Literal["lane", "tenant", "task", "duration"]
+GroupBy = Literal["lane", "tenant", "task", "duration"]
 CURRENT, BUILT_IN_NAME = "current", "built-in"
 
 
@@ -75,7 +75,7 @@ def simulate(
             "Replay with this many seeds; else 5 with --model and --now, 1 otherwise.", validator=Number(gte=1, lte=100)
         ),
     ] = None,
-    by: Annotated[list[By] | None, option("A table by lane, tenant, task or duration; may be repeated.")] = None,
+    by: Annotated[list[GroupBy] | None, option("A table by lane, tenant, task or duration; may be repeated.")] = None,
     fail_if: Annotated[
         list[str] | None, option("Exit with 4 if this holds: 'low.p99 > 600'; may be repeated.", "CONDITION")
     ] = None,

@@ -19,7 +19,7 @@ from headway.simulate.trace import Trace, anonymised
 from headway.simulate.trace_file import read_trace, write_trace
 
 TraceFile = Annotated[Path, option("A trace: .csv, or JSON lines under another name.", name="FILE")]
-Tenants = Annotated[bool, flag("Keep the names of tenants.", name="--keep-tenants")]
+KeepTenants = Annotated[bool, flag("Keep the names of tenants.", name="--keep-tenants")]
 Tasks = Annotated[bool, flag("Hash the names of tasks, too.", name="--tasks")]
 Force = Annotated[bool, flag("Replace the file if it exists.")]
 
@@ -95,7 +95,7 @@ def anonymise(
     /,
     *,
     tasks: Tasks = False,
-    keep_tenants: Tenants = False,
+    keep_tenants: KeepTenants = False,
     force: Force = False,
 ) -> None:
     """Write a trace with hashed names: equal names stay equal, so a simulation gives the same waits.

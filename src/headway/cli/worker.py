@@ -50,7 +50,7 @@ LogLevel = Annotated[
     ),
 ]
 _Count = Number(gte=0, lte=10_000)
-ServerAddress = Annotated[
+ServerOption = Annotated[
     str | None, option("Run the jobs of a server: http://host:8000; else HEADWAY_SERVER, if set.", "URL")
 ]
 ServerToken = Annotated[
@@ -130,7 +130,7 @@ def worker(
     *,
     processes: Processes = 1,
     flags: WorkerFlags = NO_FLAGS,
-    server: ServerAddress = None,
+    server: ServerOption = None,
     token: ServerToken = None,
     log_level: LogLevel = "info",
     reload: Reload = False,

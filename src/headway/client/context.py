@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 Q = ParamSpec("Q")
 S = TypeVar("S")
 
-Report = Callable[[Lease, float, str | None], None]
-WriteOutput = Callable[[Lease, str, str], None]  # Takes the name of a stream, and text.
+ReportProgress = Callable[[Lease, float, str | None], None]
+WriteJobOutput = Callable[[Lease, str, str], None]  # Takes the name of a stream, and text.
 
 
 class Budget:
@@ -90,10 +90,10 @@ class Context:
         self,
         lease: Lease,
         state: Mapping[str, Any] = MappingProxyType({}),
-        report: Report | None = None,
+        report: ReportProgress | None = None,
         started: float | None = None,
         read_messages: Callable[[], None] | None = None,
-        write: WriteOutput | None = None,
+        write: WriteJobOutput | None = None,
         runtime: JobRuntime | None = None,
     ) -> None:
         self._lease = lease

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from headway.core.errors import BadArguments, ConfigError, PayloadError
 from headway.core.workflow import EdgeRule
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headway.client.task import Call
 
 OnFailure = Literal["cancel", "run", "hold"]
-ON_FAILURE = ("cancel", "run", "hold")
+ON_FAILURE: tuple[OnFailure, ...] = get_args(OnFailure)
 DEPTH_MAX = 64  # How deep a value may be nested, as in ``codec``.
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from headway.core.job import JobId, JobRecord, State
 from headway.core.policy.estimate import NOW, Estimate
-from headway.metrics.documents import MetricsDocument, Row
+from headway.metrics.documents import MetricRow, MetricsDocument
 from headway.metrics.recorder import ERRORS, ERRORS_PM, SCORED, WITHIN_ESTIMATE, MetricsRecorder
 from headway.stores.base import Store
 from headway.stores.paging import get_in_steps
@@ -129,7 +129,7 @@ def summaries(document: MetricsDocument) -> dict[str, AccuracySummary]:
     return found
 
 
-def _median(row: Row | None) -> float | None:
+def _median(row: MetricRow | None) -> float | None:
     """Return the median from buckets, as if the values in each bucket were spread evenly."""
     if row is None or len(row) != len(ERRORS_PM) + 2 or not (half := sum(row[:-1]) / 2):
         return None

@@ -39,7 +39,7 @@ REDACTOR = ArgumentRedactor()  # Searches do not look into secrets.
 RESUME_EVERY = 10.0  # Seconds between looks for operations that no process works on.
 
 Action = Literal["cancel", "retry", "run_now", "change_lane", "replay", "purge"]
-Status = Literal["running", "done", "stopped", "failed"]
+BulkStatus = Literal["running", "done", "stopped", "failed"]
 
 # The states whose jobs an action changes.
 STATES: dict[str, tuple[State, ...]] = {
@@ -66,7 +66,7 @@ class BulkRecord(msgspec.Struct, kw_only=True):
     visited: int = 0
     changed: int = 0
     before: int | None = None
-    status: Status = "running"
+    status: BulkStatus = "running"
     error: str | None = None
     created_at: int = 0
     updated_at: int = 0
@@ -292,7 +292,7 @@ class BulkRunner:
         kept.owner, kept.updated_at = self._owner, (await self._store.snapshot()).now_at
         return await self._store.write(BULK, operation_id, _encode(kept), if_version=version)
 
-    async def _end(self, operation_id: str, kept: BulkRecord, status: Status, error: str | None) -> BulkRecord:
+    async def _end(self, operation_id: str, kept: BulkRecord, status: BulkStatus, error: str | None) -> BulkRecord:
         now_at = (await self._store.snapshot()).now_at
         kept.status, kept.error, kept.finished_at, kept.updated_at = status, error, now_at, now_at
         await self._store.write(BULK, operation_id, _encode(kept))

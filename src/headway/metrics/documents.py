@@ -23,7 +23,7 @@ STALE = 600.0  # Seconds without an update after which a document is compacted. 
 TRIES = 20  # Attempts at a write that other processes compete for.
 TASK_ROWS_MAX = 1_000  # Rows by task in the retired document. Beyond this, the rarest are merged.
 
-Row = list[float]  # The count of each bucket, then the sum of all values.
+MetricRow = list[float]  # The count of each bucket, then the sum of all values.
 
 
 class MetricsDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -34,7 +34,7 @@ class MetricsDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
     """
 
     counters: dict[str, float] = msgspec.field(default_factory=dict)
-    rows: dict[str, Row] = msgspec.field(default_factory=dict)
+    rows: dict[str, MetricRow] = msgspec.field(default_factory=dict)
     folded: dict[str, int] = msgspec.field(default_factory=dict)
     closed: bool = False
 

@@ -14,7 +14,7 @@ from headway.core.policy.guarantees import guaranteed_slots
 from headway.core.worker import WorkerInfo, WorkerState
 from headway.core.workflow import BatchQuery, BatchRecord
 from headway.metrics import recorder
-from headway.metrics.documents import OTHER, TASK_RUNS, MetricsDocument, Row, read_documents
+from headway.metrics.documents import OTHER, TASK_RUNS, MetricRow, MetricsDocument, read_documents
 from headway.metrics.text_format import (
     Labels,
     MetricFamily,
@@ -317,7 +317,7 @@ def _by_reason(document: MetricsDocument, what: str, lanes: Sequence[str]) -> Me
 def _histograms(
     name: str, text: str, document: MetricsDocument, what: str, labels: tuple[str, ...], lanes: Sequence[str]
 ) -> MetricFamily:
-    rows: dict[Labels, Row] = {}
+    rows: dict[Labels, MetricRow] = {}
     if labels == ("priority",):
         rows = {(("priority", lane),): [0] * (len(recorder.BOUNDS[what]) + 2) for lane in lanes}
     if not labels:
@@ -344,7 +344,7 @@ def _histograms(
 
 def _by_task(document: MetricsDocument, tasks: Collection[str]) -> MetricFamily:
     """Return attempts by task: the busiest tasks of the catalogue, and all others as one."""
-    rows: dict[tuple[str, str], Row] = {}
+    rows: dict[tuple[str, str], MetricRow] = {}
     counts: dict[str, float] = {}
     for key, row in document.rows.items():
         kind, *given = key.split("|", 2)
@@ -354,7 +354,7 @@ def _by_task(document: MetricsDocument, tasks: Collection[str]) -> MetricFamily:
             counts[task] = counts.get(task, 0) + row[0]
     known = sorted((task for task in counts if task in tasks), key=lambda task: counts[task], reverse=True)
     shown = set(known[: recorder.TASKS_MAX])
-    summed: dict[Labels, Row] = {}
+    summed: dict[Labels, MetricRow] = {}
     for (task, outcome), row in rows.items():
         labels = (("outcome", outcome), ("task", task if task in shown else OTHER))
         before = summed.get(labels, [0, 0])

@@ -16,8 +16,8 @@ from headway.metrics.documents import (
     OTHER,
     TASK_RUNS,
     TRIES,
+    MetricRow,
     MetricsDocument,
-    Row,
     compact,
     encode,
     read_document,
@@ -87,13 +87,13 @@ class MetricsRecorder:
     def __init__(self, name: str | None = None) -> None:
         self._name = name or uuid.uuid4().hex
         self._counters: dict[str, float] = {}
-        self._waits: dict[str, Row] = {}
-        self._ends: dict[tuple[State, str], tuple[Row, Row]] = {}  # By status and lane: spans and runs.
-        self._again: dict[tuple[str, str], Row] = {}  # Attempts after which a job was queued again.
-        self._tasks: dict[str, dict[str, Row]] = {}  # By task and outcome: attempts and milliseconds.
-        self._starts: Row = [0] * _INSTANTS
-        self._errors: dict[str, Row] = {}
-        self._exchanges: dict[str, Row] = {"jobs": [0] * _INSTANTS, "none": [0] * _INSTANTS}
+        self._waits: dict[str, MetricRow] = {}
+        self._ends: dict[tuple[State, str], tuple[MetricRow, MetricRow]] = {}  # By status and lane: spans and runs.
+        self._again: dict[tuple[str, str], MetricRow] = {}  # Attempts after which a job was queued again.
+        self._tasks: dict[str, dict[str, MetricRow]] = {}  # By task and outcome: attempts and milliseconds.
+        self._starts: MetricRow = [0] * _INSTANTS
+        self._errors: dict[str, MetricRow] = {}
+        self._exchanges: dict[str, MetricRow] = {"jobs": [0] * _INSTANTS, "none": [0] * _INSTANTS}
         self.noted: dict[str, tuple[Lease, float]] = {}  # Finished runs by job id; they count once reported.
         self.on_recorded: Callable[[Lease, Report], None] | None = None  # Called with each outcome that was stored.
         self._overdue: list[str] = []  # Job ids that were in noted at the last publication.
@@ -148,7 +148,7 @@ class MetricsRecorder:
                 noted.pop(job_id, None)
         others: list[tuple[str, Lease, float]] = []
         spans, runs, last = _no_row(), _no_row(), None
-        task_runs: Row = [0, 0]
+        task_runs: MetricRow = [0, 0]
         last_task: str | None = None
         run_sum, span_sum = 0.0, 0.0
         for job_id, state in map(_REPORTED, reports):
@@ -195,13 +195,13 @@ class MetricsRecorder:
         if report.state in _FAILED:
             self._count(FAILURES, _known(report.reason, FAILURE_REASONS))
 
-    def _rows(self, state: State, lane: str) -> tuple[Row, Row]:
+    def _rows(self, state: State, lane: str) -> tuple[MetricRow, MetricRow]:
         rows = self._ends.get((state, lane))
         if rows is None:
             rows = self._ends[state, lane] = (_no_row(), _no_row())
         return rows
 
-    def _task_row(self, task: str, outcome: str) -> Row:
+    def _task_row(self, task: str, outcome: str) -> MetricRow:
         outcomes = self._tasks.get(task)
         if outcomes is None:
             if len(self._tasks) >= TASKS_MAX:
@@ -346,7 +346,7 @@ class MetricsRecorder:
         self._version, self._published = 0, b""
 
 
-def _span(spans: Row, runs: Row, lease: Lease, run_ms: float) -> None:
+def _span(spans: MetricRow, runs: MetricRow, lease: Lease, run_ms: float) -> None:
     """Count a run, and the time from the job's submission to the end of the run.
 
     The store's clock measures the time until the claim, and this process's clock the run. No two clocks are compared.
@@ -358,7 +358,7 @@ def _span(spans: Row, runs: Row, lease: Lease, run_ms: float) -> None:
     spans[-1] += span_ms
 
 
-def _no_row() -> Row:
+def _no_row() -> MetricRow:
     return [0] * _LENGTHS
 
 
@@ -366,7 +366,7 @@ def _bucket(length_ms: int) -> int:
     return bisect_left(LENGTHS_MS, length_ms)
 
 
-def _instant(row: Row, seconds: float) -> None:
+def _instant(row: MetricRow, seconds: float) -> None:
     row[bisect_left(INSTANTS_MS, seconds * 1_000)] += 1
     row[-1] += seconds * 1_000
 

@@ -42,13 +42,13 @@ Capabilities = Annotated[
 ]
 TaskRef = Annotated[str, Meta(min_length=1, max_length=64, pattern=IDENTIFIER)]
 ClaimId = Annotated[str, Meta(min_length=8, max_length=64, pattern=IDENTIFIER)]
-Reason = Annotated[str, Meta(max_length=TEXT_MAX, pattern=r"^[^\x00]*" + END)]
+ReasonText = Annotated[str, Meta(max_length=TEXT_MAX, pattern=r"^[^\x00]*" + END)]
 Interval = Annotated[float, Meta(gt=0, le=DAY)]
 Duration = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
 Slots = Annotated[int, Meta(ge=0, le=CAPACITY_MAX)]
 SequenceNumber = Annotated[int, Meta(ge=0, le=SEQ_MAX)]
 Acknowledged = Annotated[bool, Meta(extra_json_schema={"const": True})]
-LeaseLost = Literal["lease_lost"]
+LeaseLostCode = Literal["lease_lost"]
 
 
 class Request(msgspec.Struct, forbid_unknown_fields=True):
@@ -66,7 +66,7 @@ class RegisterRequest(Request, kw_only=True):
     ] = 5
     name: Annotated[Name, Meta(description="A name for operators, usually the host.")] = "http"
     pid: Annotated[int, Meta(ge=0, le=COUNT_MAX)] = 0
-    version: Reason = ""
+    version: ReasonText = ""
     reserved: Annotated[
         Slots | None,
         Meta(
@@ -132,7 +132,7 @@ class AttemptFailure(Request, omit_defaults=True):
     """What went wrong in an attempt."""
 
     message: Annotated[str, Meta(examples=["no such account"])] = ""
-    type: Annotated[Reason, Meta(examples=["ValueError"])] = "Error"
+    type: Annotated[ReasonText, Meta(examples=["ValueError"])] = "Error"
     traceback: str | None = None
     retriable: Annotated[bool, Meta(description="false: do not try again.")] = True
 
@@ -154,7 +154,7 @@ class ResultReport(Request, omit_defaults=True, kw_only=True):
         str | None, Meta(description="The fence from the poll. Without it the report is about the current lease.")
     ] = None
     retry_after_seconds: Annotated[Duration | None, Meta(description="When to run it again.")] = None
-    reason: Reason | None = None
+    reason: ReasonText | None = None
     seconds: Annotated[Duration | None, Meta(description="How long it ran.")] = None
 
     @property
@@ -173,7 +173,7 @@ class ResultOutcome(msgspec.Struct):
 
     task_id: str
     status: State | None
-    code: LeaseLost | None = None
+    code: LeaseLostCode | None = None
 
 
 class ResultReply(msgspec.Struct, omit_defaults=True):
@@ -350,7 +350,7 @@ class RefusedResult(msgspec.Struct):
     """A result that did not count."""
 
     task_id: str
-    code: LeaseLost
+    code: LeaseLostCode
 
 
 class PollReply(msgspec.Struct, kw_only=True):

@@ -45,7 +45,7 @@ PRESENTED_MAX = 200
 _ID = re.compile(r"[0-9a-f]{10}")
 _NOBODY = secrets.token_hex(32)  # The digest of an unknown token is compared with this, so that it takes as long.
 
-Status = Literal["active", "expired", "revoked"]
+TokenStatus = Literal["active", "expired", "revoked"]
 
 
 class _TokenFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ class Token(_TokenFields, frozen=True, kw_only=True):
     token_id: str
     last_used_at: int | None = None
 
-    def status(self, now_at: int) -> Status:
+    def status(self, now_at: int) -> TokenStatus:
         """Return whether the token is active, expired or revoked now."""
         if self.revoked_at is not None:
             return "revoked"

@@ -43,7 +43,7 @@ _RETURNED, _STOPPED = Returned(None), Stopped()
 _QUEUED = State.QUEUED
 _ENDED_AS = {state: state.value for state in State} | {State.QUEUED: "retried"}  # By the state after an attempt.
 
-Progress = Callable[[int], None]
+CountReplayed = Callable[[int], None]
 
 
 class Replayer:
@@ -59,7 +59,7 @@ class Replayer:
         capacity: Capacity,
         *,
         seed: int = 0,
-        progress: Progress | None = None,
+        progress: CountReplayed | None = None,
     ) -> None:
         self.policy = policy
         self.chance = random.Random(seed)
@@ -337,7 +337,7 @@ def replay(
     capacity: Capacity,
     *,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: CountReplayed | None = None,
 ) -> Outcome:
     """Replay jobs, in the order of arrival, under a policy."""
     return Replayer(jobs, policy, capacity, seed=seed, progress=progress).run()

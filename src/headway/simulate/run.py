@@ -12,7 +12,7 @@ from headway.simulate.replay import replay
 from headway.simulate.report import Scenario, SimulationInput, SimulationReport, build_report
 
 # Called with the number of jobs replayed so far and the number of all.
-Progress = Callable[[int, int], None]
+ShowProgress = Callable[[int, int], None]
 
 
 def simulate(
@@ -21,7 +21,7 @@ def simulate(
     jobs: Sequence[Sequence[SimulatedJob]],
     *,
     recorded: tuple[Sequence[SimulatedJob], Scenario] | None = None,
-    progress: Progress | None = None,
+    progress: ShowProgress | None = None,
 ) -> SimulationReport:
     """Replay the jobs of each seed under each scenario, and compare all scenarios with the first one.
 

@@ -14,10 +14,12 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 16, 10, 26
 ROW = 26  # Height of a row of a dumbbell chart.
 LEAST = 0.1  # Seconds; shorter waits are drawn at the edge of a logarithmic axis.
 ROWS_MAX = 16  # Groups in a dumbbell chart.
-Values = Sequence[float | None]
+ChartValues = Sequence[float | None]
 
 
-def wait_chart(before: tuple[Values, Values] | None, after: tuple[Values, Values], span_ms: int, title: str) -> str:
+def wait_chart(
+    before: tuple[ChartValues, ChartValues] | None, after: tuple[ChartValues, ChartValues], span_ms: int, title: str
+) -> str:
     """Draw the waits of one lane over time: a band from p50 to p90 for each policy, on a logarithmic axis."""
     height = 150
     series = [values for band in (before, after) if band for values in band]
@@ -89,7 +91,7 @@ def dumbbell_chart(changes: Sequence[FigureChange], title: str) -> str:
     return _svg(height, title, parts)
 
 
-def _band(p50: Values, p90: Values, name: str, place: Callable[[float], float]) -> str:
+def _band(p50: ChartValues, p90: ChartValues, name: str, place: Callable[[float], float]) -> str:
     count = len(p50)
     known = [at for at in range(count) if p50[at] is not None and p90[at] is not None]
     top = [(_x(at + 0.5, count), place(p90[at] or 0.0)) for at in known]

@@ -19,7 +19,7 @@ from headway.simulate.job import CANCELLED, COMPLETED, EXPIRED, ON_FAILURE, OUTC
 from headway.simulate.trace import JOBS_MAX, Trace, check_sources, header_of, in_order, read_header
 
 if TYPE_CHECKING:
-    from headway.simulate.run import Progress
+    from headway.simulate.run import ShowProgress
 
 LINE_MAX = 1_048_576  # Characters of a line. A longer one is not a line of a trace.
 BYTES_MAX = 4  # Bytes of a character.
@@ -112,7 +112,7 @@ NEEDED = ("arrives", "seconds")
 KNOWN = (*NEEDED, "attempts", *COLUMNS)
 
 
-def read_trace(path: Path, progress: Progress | None = None) -> Trace:
+def read_trace(path: Path, progress: ShowProgress | None = None) -> Trace:
     """Read a trace file. Raises ``ConfigError`` that names the file, the line and the column.
 
     ``progress`` is called with the number of lines read so far and the number of all.
@@ -160,7 +160,7 @@ def _bad_byte(path: Path) -> BadByte | None:
 class _TraceReader:
     """Reads one file."""
 
-    def __init__(self, path: Path, file: TextIO, progress: Progress | None, lines: int) -> None:
+    def __init__(self, path: Path, file: TextIO, progress: ShowProgress | None, lines: int) -> None:
         self._file = file
         self._progress = progress
         self._lines_max = lines  # How many lines the file has.

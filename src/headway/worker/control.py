@@ -114,7 +114,7 @@ class PolicyChanged(msgspec.Struct, tag="governed"):
     policy: dict[str, Any] | None = None
 
 
-Message = (
+RunnerMessage = (
     StartRunner
     | RunnerReady
     | OffersChanged
@@ -131,7 +131,7 @@ Message = (
 )
 
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+_decoder: msgspec.json.Decoder[RunnerMessage] = msgspec.json.Decoder(RunnerMessage)
 
 
 class Channel:
@@ -144,7 +144,7 @@ class Channel:
     async def over(cls, connection: Any) -> Channel:
         return cls(*await asyncio.open_connection(sock=connection, limit=1 << 24))
 
-    def send(self, message: Message) -> None:
+    def send(self, message: RunnerMessage) -> None:
         if not self._writer.is_closing():
             self._writer.write(_encoder.encode(message) + b"\n")
 

@@ -30,7 +30,7 @@ from headway.runtime.os_support import SUPERVISOR
 
 T = TypeVar("T")
 WriteOutput = Callable[[str, str], None]  # Takes the name of a stream, and text.
-Keep = Callable[[Output], None]  # Takes the output of a program that failed or was stopped.
+KeepOutput = Callable[[Output], None]  # Takes the output of a program that failed or was stopped.
 
 PIECE = 1 << 16
 LAST_BYTES = 1.0  # Seconds to wait for the last output after every process of the program has ended.
@@ -61,7 +61,7 @@ class Program:
     def name(self) -> str:
         return self.argv[0].rpartition("/")[2]
 
-    async def run(self, *, write_output: WriteOutput = _ignore, keep: Keep = _ignore) -> Output:
+    async def run(self, *, write_output: WriteOutput = _ignore, keep: KeepOutput = _ignore) -> Output:
         """Run the program and return its output. Raises ``CommandFailed``.
 
         A cancellation stops the program and takes effect once all its processes are gone.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from headway.integrations.celery.ledger_client import Argument, LedgerClient
+from headway.integrations.celery.ledger_client import CommandArgument, LedgerClient
 from headway.integrations.celery.library import library
 from headway.integrations.celery.options import Measure
 from headway.stores.redis.address import RedisAddress
@@ -113,7 +113,7 @@ class Ledger:
         self, entries: Sequence[CountedTask], *, queues: int, measure: Measure, together: bool = False
     ) -> list[str]:
         """Choose a queue for each task and count it there, all in one step."""
-        words: list[Argument] = [measure, queues, self.prefix, int(together)]
+        words: list[CommandArgument] = [measure, queues, self.prefix, int(together)]
         for entry in entries:
             words += (entry.member, _tidy(entry.name), _tidy(entry.user), entry.fixed, _numbers(entry.among))
         return [_text(queue) for queue in self._client.call("count", self._key, *words)]
@@ -128,7 +128,7 @@ class Ledger:
         together: bool = False,
     ) -> list[str]:
         """Count tasks and add their messages to the lists of a broker on the same server, all or none."""
-        words: list[Argument] = [measure, queues, self.prefix, int(together), key_prefix]
+        words: list[CommandArgument] = [measure, queues, self.prefix, int(together), key_prefix]
         for (member, name, user, fixed, among), ending, before, behind in parcels:
             words += (member, _tidy(name), _tidy(user), fixed, _numbers(among), ending, before, behind)
         return [_text(queue) for queue in self._client.call("push", self._key, *words)]
@@ -271,7 +271,7 @@ def _tidy(text: str) -> str:
     return text.replace("\t", " ").encode(errors="replace").decode()
 
 
-def _words(what: str, run: TaskRun, learn: str = "", again: int = 0) -> tuple[Argument, ...]:
+def _words(what: str, run: TaskRun, learn: str = "", again: int = 0) -> tuple[CommandArgument, ...]:
     return what, run.lease, run.queue, _tidy(run.name), _tidy(run.user), learn, again
 
 

@@ -34,8 +34,8 @@ MASTER_CHECK = 1.0  # Seconds between queries to the Sentinels. A replaced maste
 READ_REPLIES_AT = 32  # Unanswered commands after which their replies are read.
 _SOON = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "NOREPLICAS", "UNBLOCKED", "MISCONF", "ERR max number of clients")
 
-Argument = bytes | str | int
-Arguments = Sequence[Argument]
+CommandArgument = bytes | str | int
+Arguments = Sequence[CommandArgument]
 
 
 class LedgerClient:
@@ -67,11 +67,11 @@ class LedgerClient:
         self._batch_started = threading.Event()
         self._batch_thread: threading.Thread | None = None
 
-    def call(self, function: str, key: str, *args: Argument) -> Any:
+    def call(self, function: str, key: str, *args: CommandArgument) -> Any:
         """Return the reply of a function. Raises ``StoreUnavailable`` after ``RETRY_SECONDS``, else ``StoreError``."""
         return self.ask("FCALL", f"{self._library.name}_{function}", 1, key, *args)
 
-    def ask(self, *words: Argument) -> Any:
+    def ask(self, *words: CommandArgument) -> Any:
         """Return the reply to a command, which must be safe to repeat."""
         command = pack(words)
         until, delay = time.monotonic() + RETRY_SECONDS, BACKOFF
@@ -97,7 +97,7 @@ class LedgerClient:
             time.sleep(delay * random.uniform(0.5, 1.5))
             delay = min(1.0, delay * 2)
 
-    def send(self, function: str, key: str, *args: Argument) -> None:
+    def send(self, function: str, key: str, *args: CommandArgument) -> None:
         """Send a call, now or when the server is back. Never waits for the reply, never raises."""
         self._after_fork()
         with self._lock:
@@ -258,7 +258,7 @@ class LedgerClient:
         return self._socket
 
     def _login(self, login: Login) -> Any:
-        words: list[Argument] = ["HELLO", "3"]
+        words: list[CommandArgument] = ["HELLO", "3"]
         if login.password is not None:
             words += ["AUTH", login.username or "default", login.password]
         sock = self._connected()
@@ -333,7 +333,7 @@ class LedgerClient:
 
 def _ask_once(address: Endpoint, login: Login, *words: str) -> Any:
     """Ask a Sentinel. Raises ``OSError``, ``ReplyError``."""
-    commands: list[tuple[Argument, ...]] = [words]
+    commands: list[tuple[CommandArgument, ...]] = [words]
     if login.password is not None:
         commands.insert(0, ("AUTH", login.username or "default", login.password))
     reader = new_reader()

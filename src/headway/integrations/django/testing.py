@@ -25,7 +25,7 @@ from headway.testing.harness import Drained, drained
 from headway.testing.runner import DrainingRunner
 from headway.worker.active_job import ActiveJob
 from headway.worker.executors.inline import InlineExecutor
-from headway.worker.executors.thread import Outcome, ThreadExecutor
+from headway.worker.executors.thread import CallOutcome, ThreadExecutor
 
 ATTEMPTS_MAX = 10_000  # More attempts in one run mean jobs that never end.
 
@@ -122,11 +122,11 @@ class _CallersExecutor(ThreadExecutor):
             return await InlineExecutor().call(job)
         return await super().call(job)
 
-    def _begin(self, loop: AbstractEventLoop, work: Callable[[], Outcome]) -> Future[Outcome]:
+    def _begin(self, loop: AbstractEventLoop, work: Callable[[], CallOutcome]) -> Future[CallOutcome]:
         return loop.create_task(sync_to_async(_keeping_transaction, thread_sensitive=True)(work))
 
 
-def _keeping_transaction(work: Callable[[], Outcome]) -> Outcome:
+def _keeping_transaction(work: Callable[[], CallOutcome]) -> CallOutcome:
     """Run a task in a savepoint, so that a failed statement does not break the test's transaction.
 
     After such a failure PostgreSQL undoes the task's writes. In a worker, without an outer transaction, they stay.

@@ -32,7 +32,7 @@ RUNNING_MAX = 1_000  # Executing tasks that a list of workers names.
 
 NAMED_PAGE = 1_000  # Workers or tasks on a page, unless it is full before.
 
-Limit = Annotated[int, Query(ge=1, le=NAMED_PAGE)]
+PageLimit = Annotated[int, Query(ge=1, le=NAMED_PAGE)]
 Cursor = Annotated[str | None, Query(max_length=1_500, description="`next_cursor` of the page before.")]
 
 routes = Routes("operating", "/api/v1", whole=True, missing="worker_not_found")
@@ -48,7 +48,7 @@ async def get_server(request: Request) -> Response:
 @routes.get("/workers", Scope.READ, rest.WorkerList, "List the workers")
 async def list_workers(
     request: Request,
-    limit: Limit = NAMED_PAGE,
+    limit: PageLimit = NAMED_PAGE,
     cursor: Cursor = None,
     tasks: Annotated[bool, Query(description="Name the tasks that they run, up to 1,000.")] = True,
 ) -> Response:
@@ -97,7 +97,7 @@ async def resume(request: Request, wanted: rest.Pause) -> Response:
 
 
 @routes.get("/catalogue", Scope.READ, rest.CatalogueReply, "The tasks that are known", whole=False)
-async def get_catalogue(request: Request, limit: Limit = NAMED_PAGE, cursor: Cursor = None) -> Response:
+async def get_catalogue(request: Request, limit: PageLimit = NAMED_PAGE, cursor: Cursor = None) -> Response:
     """List the tasks that workers have published, with their parameters, by name."""
     entries = ((entry.name, _catalogue_values(entry)) for entry in await service_of(request).known.entries())
     return named_page("tasks", entries, after=None if cursor is None else read_name(cursor), most=limit)

@@ -34,7 +34,7 @@ routes = Routes("batches", "/api/v1", missing="batch_not_found")
 BatchPath = Annotated[
     str, Path(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+$", description="The batch's id.")
 ]
-Limit = Annotated[int, Query(ge=1, le=PAGE_MAX)]
+PageLimit = Annotated[int, Query(ge=1, le=PAGE_MAX)]
 Cursor = Annotated[str | None, Query(max_length=64, description="`next_cursor` of the page before.")]
 
 
@@ -67,7 +67,7 @@ async def list_batches(
     request: Request,
     status: Annotated[list[rest.BatchState] | None, Query(description="One or several.")] = None,
     tenant: Annotated[rest.Name | None, Query()] = None,
-    limit: Limit = PAGE,
+    limit: PageLimit = PAGE,
     cursor: Cursor = None,
 ) -> Response:
     """List batches with their counts."""
@@ -178,8 +178,10 @@ async def retry_members(request: Request, batch_id: BatchPath, wanted: rest.Batc
 async def get_results(
     request: Request,
     batch_id: BatchPath,
-    status: Annotated[list[rest.Status] | None, Query(description="One or several; else every ended member.")] = None,
-    limit: Limit = PAGE,
+    status: Annotated[
+        list[rest.TaskStatus] | None, Query(description="One or several; else every ended member.")
+    ] = None,
+    limit: PageLimit = PAGE,
     cursor: Cursor = None,
 ) -> Response:
     """Return how the members that have ended did so, in the order of adding.

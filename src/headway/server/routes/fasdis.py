@@ -22,7 +22,7 @@ from headway.server.submit import SUBMIT_PROBLEMS, make_call, submit
 DEFAULT_TASK = "demo.sleep"
 STATUSES = {State.QUEUED: "queued", State.EXECUTING: "processing", State.COMPLETED: "completed"}
 
-Lane = Literal["low", "high"]
+FasdisLane = Literal["low", "high"]
 routes = Routes("fasdis")
 
 
@@ -31,7 +31,7 @@ class Schedule(Body):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"priority": "high"}]})
 
-    priority: Lane | None = None
+    priority: FasdisLane | None = None
     task_type: Name = DEFAULT_TASK
     parameters: dict[str, Any] = Field(default_factory=dict)
     idempotency_key: Name | None = None
@@ -42,7 +42,7 @@ class Scheduled(BaseModel):
 
     task_id: str
     status: Literal["queued", "processing", "completed", "failed"]
-    priority: Lane
+    priority: FasdisLane
     worker: str = Field(description="The instance that scheduled it.")
     scheduled_at: str
 
@@ -66,7 +66,7 @@ class FasdisRecord(BaseModel):
 async def schedule(
     request: Request,
     wanted: Schedule | None = None,
-    priority: Annotated[Lane | None, Query(description="Low, unless the body says otherwise.")] = None,
+    priority: Annotated[FasdisLane | None, Query(description="Low, unless the body says otherwise.")] = None,
 ) -> Response:
     """Schedule a task in the lane low or high."""
     return await _schedule(request, wanted or Schedule(), priority)
@@ -80,7 +80,7 @@ async def schedule(
     problems=(*SUBMIT_PROBLEMS, "switched_off", "forbidden_origin"),
     deprecated=True,
 )
-async def schedule_by_get(request: Request, priority: Annotated[Lane, Query()] = "low") -> Response:
+async def schedule_by_get(request: Request, priority: Annotated[FasdisLane, Query()] = "low") -> Response:
     """Schedule a task by GET, for old clients. Off if there are tokens, or with `HEADWAY_TASK_BY_GET=false`."""
     service = service_of(request)
     if not service.app.settings.task_by_get or not caller_of(request).open:
@@ -99,9 +99,9 @@ async def get_record(request: Request, task_id: TaskId) -> Response:
     return reply(_record(job, await service.instances.name_of(job.trace_id)))
 
 
-async def _schedule(request: Request, wanted: Schedule, priority: Lane | None) -> Response:
+async def _schedule(request: Request, wanted: Schedule, priority: FasdisLane | None) -> Response:
     service = service_of(request)
-    lane: Lane = priority or wanted.priority or "low"
+    lane: FasdisLane = priority or wanted.priority or "low"
     new = NewTask(
         task_type=wanted.task_type,
         parameters=wanted.parameters,

@@ -127,7 +127,7 @@ async def list_tasks(
         list[rest.Name] | None,
         Query(max_length=NAMED_MAX, description="Only these, in this order; with no other filter."),
     ] = None,
-    status: Annotated[list[rest.Status] | None, Query(description="One or several.")] = None,
+    status: Annotated[list[rest.TaskStatus] | None, Query(description="One or several.")] = None,
     priority: Annotated[rest.Name | None, Query()] = None,
     task_type: Annotated[rest.Name | None, Query()] = None,
     tenant: Annotated[rest.Name | None, Query()] = None,

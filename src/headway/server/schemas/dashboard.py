@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from headway.server.schemas.rest import NUMBER_MAX, Accuracy, Body, EstimateReply, Name, PolicyFinding, Status
+from headway.server.schemas.rest import NUMBER_MAX, Accuracy, Body, EstimateReply, Name, PolicyFinding, TaskStatus
 
 BulkAction = Literal["cancel", "retry", "run_now", "change_lane", "replay", "purge"]
 NEXT_CURSOR = "Give it as `cursor` for the next page; null at the end."
@@ -247,7 +247,7 @@ class TaskBrief(BaseModel):
 
     task_id: str
     task_type: str
-    status: Status
+    status: TaskStatus
     priority: str
     tenant: str | None
     created_at: datetime

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
+from headway.client.links import OnFailure
 from headway.core.workflow import EDGES_MAX
 
 BULK_MAX = 1_000
@@ -14,12 +15,11 @@ TEXT_MAX = 255
 SECONDS_MAX = 10 * 365 * 86_400
 NUMBER_MAX = 10**9
 
-Status = Literal["queued", "executing", "completed", "failed", "cancelled", "dead_letter"]
+TaskStatus = Literal["queued", "executing", "completed", "failed", "cancelled", "dead_letter"]
 NO_CONTROLS = r"^[^\x00-\x1f\x7f-\x9f]*$"  # Names are printed on terminals and in logs.
 Name = Annotated[str, StringConstraints(min_length=1, max_length=TEXT_MAX, pattern=NO_CONTROLS)]
 Capability = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_CONTROLS)]
 Seconds = Annotated[float, Field(gt=0, le=SECONDS_MAX, allow_inf_nan=False)]
-OnFailure = Literal["cancel", "run", "hold"]
 SourceId = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+$")]
 
 
@@ -102,7 +102,7 @@ class SubmittedTask(BaseModel):
     """The task is stored and will run."""
 
     task_id: str = Field(examples=["01999e2f-9d1c-7cc0-8a1e-5f1d6c3b2a10"])
-    status: Status
+    status: TaskStatus
     queue_position: int | None = Field(
         description="How many tasks would start before this one by the policy, counted to about a thousand; "
         "null once it has begun.",
@@ -150,7 +150,7 @@ class DryRunReply(BaseModel):
     timeout_seconds: float
     deduplicated: bool = Field(description="A submit would return the task of `task_id` in its place.")
     task_id: str | None
-    status: Status | None = Field(description="null: the store has removed the task of `task_id`.")
+    status: TaskStatus | None = Field(description="null: the store has removed the task of `task_id`.")
     queue_position: int | None
     estimate: EstimateReply | None
     reasons: list[ReasonItem] = Field(description="Why it would wait, the binding reason first.")
@@ -211,7 +211,7 @@ class TaskReply(BaseModel):
     """Everything that is known of a task."""
 
     task_id: str
-    status: Status
+    status: TaskStatus
     priority: str
     effective_priority: str = Field(description="The lane that it counts as, because of its age.")
     payload: Payload
@@ -271,7 +271,7 @@ class TaskState(BaseModel):
     """Where a task stands now."""
 
     task_id: str
-    status: Status
+    status: TaskStatus
 
 
 class Cancelled(TaskState):
@@ -290,7 +290,7 @@ class FoundState(BaseModel):
     """Where a task stands now."""
 
     task_id: str
-    status: Status | None = Field(description="null: there is no such task.")
+    status: TaskStatus | None = Field(description="null: there is no such task.")
 
 
 class TaskStates(BaseModel):
@@ -368,7 +368,7 @@ class MemberResult(BaseModel):
     """How a member of a batch ended."""
 
     task_id: str
-    status: Status
+    status: TaskStatus
     result: Any
     result_error: str | None
     error: ErrorItem | None
@@ -387,7 +387,7 @@ class GraphTask(BaseModel):
 
     task_id: str
     task_type: str
-    status: Status
+    status: TaskStatus
 
 
 class GraphEdge(BaseModel):
@@ -625,7 +625,7 @@ class CronLastRun(BaseModel):
     """The task of a cron's last run."""
 
     task_id: str
-    status: Status
+    status: TaskStatus
     created_at: datetime
 
 

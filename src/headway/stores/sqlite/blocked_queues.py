@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 READ_AT_ONCE = 16  # Jobs, at least. More would be read in vain by a claim that has almost enough.
 
-Place = tuple[int, int]  # An order key and a number.
+BlockedPlace = tuple[int, int]  # An order key and a number.
 
 
 class BlockedQueues:
@@ -26,15 +26,15 @@ class BlockedQueues:
     def __init__(self, tx: SqliteTransaction, class_id: int) -> None:
         self._tx = tx
         self._class_id = class_id
-        self._next: list[tuple[Place, str]] = []  # A heap of the next job of each open queue that was read.
+        self._next: list[tuple[BlockedPlace, str]] = []  # A heap of the next job of each open queue that was read.
         self._rows: dict[str, Any] = {}  # The next jobs that were read, by queue.
-        self._reached: Place = (LOWEST, 0)  # Up to where the queues were read.
+        self._reached: BlockedPlace = (LOWEST, 0)  # Up to where the queues were read.
         self._exhausted = not tx.has_open_blocked  # No queue opens during a claim.
         self._closed: dict[str, int | None] = {}  # When each queue opens that was closed here, if that is known.
         self._left: set[str] = set()  # Queues that a job has left.
         self._moved: list[tuple[Any, ...]] = []
 
-    def first(self) -> tuple[Place, str] | None:
+    def first(self) -> tuple[BlockedPlace, str] | None:
         """Return the place and the key of the next job in an open queue."""
         while True:
             while self._next and self._next[0][1] in self._closed:
@@ -43,7 +43,7 @@ class BlockedQueues:
                 return self._next[0] if self._next else None
             self._read()
 
-    def row(self, place: Place, key: str) -> Any:
+    def row(self, place: BlockedPlace, key: str) -> Any:
         """Return the job at a place that ``first`` has returned."""
         if key not in self._rows:
             before = place[0], place[1] - 1

@@ -254,7 +254,7 @@ class _Child:
         if link is not None:
             os.close(link)
 
-    def send(self, message: wire.Message) -> None:
+    def send(self, message: wire.ProcessMessage) -> None:
         self._writer.write(wire.pack(message))
 
     async def _receive(self) -> Any:

@@ -37,7 +37,7 @@ R = TypeVar("R")
 class AskRunner(Protocol):
     """Sends a question to the runner and returns its answer, of this kind."""
 
-    def __call__(self, message: wire.Message, kind: type[R]) -> R: ...
+    def __call__(self, message: wire.ProcessMessage, kind: type[R]) -> R: ...
 
 
 class _Interrupted(BaseException):
@@ -50,7 +50,7 @@ class _Channel:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
 
-    def send(self, message: wire.Message) -> None:
+    def send(self, message: wire.ProcessMessage) -> None:
         try:
             self._connection.sendall(wire.pack(message))
         except OSError:  # The runner is gone.
@@ -187,7 +187,7 @@ class _Context(Context):
             if self._budget is not None:
                 self._budget.shrink(self._started + limit / 1_000)
 
-    def _ask(self, message: wire.Message, kind: type[R]) -> R:
+    def _ask(self, message: wire.ProcessMessage, kind: type[R]) -> R:
         """Send a question to the runner and wait for the answer."""
         self._channel.send(message)
         while not isinstance(answer := self._channel.receive(), kind):

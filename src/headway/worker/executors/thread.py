@@ -15,7 +15,7 @@ from headway.runtime.bounded_wait import done_even_if_cancelled
 from headway.worker.active_job import ActiveJob
 from headway.worker.executors.base import Executor
 
-Outcome = tuple[Any, BaseException | None]
+CallOutcome = tuple[Any, BaseException | None]
 
 
 class ThreadExecutor(Executor):
@@ -39,7 +39,7 @@ class ThreadExecutor(Executor):
             raise asyncio.CancelledError
         return value
 
-    def _begin(self, loop: asyncio.AbstractEventLoop, work: Callable[[], Outcome]) -> asyncio.Future[Outcome]:
+    def _begin(self, loop: asyncio.AbstractEventLoop, work: Callable[[], CallOutcome]) -> asyncio.Future[CallOutcome]:
         return loop.run_in_executor(self._pool, work)
 
     def stop(self, job: ActiveJob) -> None:
@@ -49,7 +49,7 @@ class ThreadExecutor(Executor):
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _call(job: ActiveJob, loop: asyncio.AbstractEventLoop) -> Outcome:
+def _call(job: ActiveJob, loop: asyncio.AbstractEventLoop) -> CallOutcome:
     task = job.task
     current.set(job.context)
     try:

@@ -135,16 +135,16 @@ class LoadFailed(msgspec.Struct, tag="broken"):
     message: str
 
 
-Message = (
+ProcessMessage = (
     LoadApp | AppLoaded | RunJob | JobProgress | PartialResult | BudgetChange | ReadSteps | KeepStep | StepsReply
     | ReadMembers | MembersReply | JobEnd | LoadFailed
 )  # fmt: skip
 
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+_decoder: msgspec.json.Decoder[ProcessMessage] = msgspec.json.Decoder(ProcessMessage)
 
 
-def pack(message: Message) -> bytes:
+def pack(message: ProcessMessage) -> bytes:
     body = _encoder.encode(message)
     return HEADER.pack(len(body)) + body
 
