@@ -19,7 +19,7 @@ from headway.dispatch.job_source import FinishedRun, StoreJobSource
 from headway.estimates.costs import TaskCosts
 from headway.policy_store.current import CurrentPolicy
 from headway.policy_store.rule_documents import change_costs, write_rules
-from headway.simulate.recorded import Recording
+from headway.simulate.recording import Recording
 from headway.simulate.replay import replay
 from headway.stores.base import Heartbeat, JobQuery, Store
 from headway.testing.clock import ManualClock

@@ -17,7 +17,7 @@ from headway.core.policy.enforced import PauseSet
 from headway.core.worker import WorkerInfo
 from headway.simulate.capacity import check_pauses, same_workers
 from headway.simulate.capacity_file import read_capacity
-from headway.simulate.going_on import LiveQueue, jobs_from_now
+from headway.simulate.live_queue import LiveQueue, jobs_from_now
 from headway.simulate.replay import replay
 from headway.simulate.trace import Trace, check_lanes
 from headway.simulate.workload_model import WorkloadModel

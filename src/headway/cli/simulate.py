@@ -22,10 +22,10 @@ from headway.policy_store.versions import PolicyVersion, load_policy
 from headway.simulate.capacity import Capacity, all_needs, check_pauses, parse_steps, same_workers, stepped_workers
 from headway.simulate.capacity_file import read_capacity
 from headway.simulate.condition import failed_conditions, parse_condition
-from headway.simulate.going_on import LiveQueue, jobs_from_now
 from headway.simulate.html_report import html_report
 from headway.simulate.job import SimulatedJob
 from headway.simulate.json_report import json_report
+from headway.simulate.live_queue import LiveQueue, jobs_from_now
 from headway.simulate.report import Scenario, SimulationInput, SimulationReport
 from headway.simulate.run import simulate as run_simulation
 from headway.simulate.text_report import text_report

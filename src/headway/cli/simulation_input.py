@@ -12,8 +12,8 @@ from headway.core.job import JobRecord, State
 from headway.core.policy.document import Policy
 from headway.core.policy.units import parse_length
 from headway.policy_store.versions import PolicyVersion
-from headway.simulate.going_on import LiveQueue
-from headway.simulate.recorded import Recording
+from headway.simulate.live_queue import LiveQueue
+from headway.simulate.recording import Recording
 from headway.simulate.trace import JOBS_MAX, Trace
 from headway.stores.base import JobQuery
 from headway.stores.paging import find_in_steps, without_values

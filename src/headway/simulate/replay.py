@@ -19,7 +19,7 @@ from headway.core.policy.lanes import make_room
 from headway.core.policy.retry import Ending, Raised, Returned, Stopped, TimedOut, judge
 from headway.maintenance.preemption import EVERY as PREEMPTION_EVERY
 from headway.simulate.capacity import Capacity
-from headway.simulate.expected import expected_costs
+from headway.simulate.expected_costs import expected_costs
 from headway.simulate.job import CANCELLED, COMPLETED, FAILED, SimulatedJob
 from headway.simulate.outcome import NEVER, Outcome, bucket_size
 from headway.simulate.promises import PromiseCheck

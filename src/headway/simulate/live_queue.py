@@ -14,7 +14,7 @@ from headway.core.policy.enforced import PauseSet
 from headway.core.worker import WorkerInfo, WorkerState, capabilities_in
 from headway.simulate.capacity import Capacity, TimedPause
 from headway.simulate.job import SimulatedJob
-from headway.simulate.recorded import recorded_workers
+from headway.simulate.recording import recorded_workers
 from headway.simulate.trace import JOBS_MAX, in_order
 
 UNKNOWN_MS = 1_000  # The length of a job whose task and lane have finished no job yet.
