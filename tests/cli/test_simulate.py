@@ -45,7 +45,7 @@ def test_two_policies_are_compared_lane_by_lane(traced: Cli) -> None:
     shown = lines(ran.out)
     assert shown[0].startswith("Replayed 1,200 jobs of 60 min on 1 worker of 1 slot, twice, in ")
     assert shown[0].endswith(" s. old.toml against new.toml.")
-    assert shown[1] == "Held against nothing, because it has no recorded waits (none left out)."
+    assert shown[1] == "Calibration: none, because it has no recorded waits (none left out)."
     assert shown[3] == "lane jobs wait p50 p90 p99 longest busy"
     high, low = shown[4].split(), shown[5].split()
     assert (high[0], low[0], low[4][0]) == ("high", "low", "−")
@@ -205,7 +205,7 @@ def test_a_model_is_replayed_with_five_seeds(cli: Cli) -> None:
     (cli.folder / "capacity.toml").write_text("[[workers]]\nslots = 2\ncount = 2\n")
     ran = cli.call("simulate", "--model", "model.toml", "--capacity", "capacity.toml", "--scale", "0.5")
     assert " at 0.5 times the arrivals on 2 workers of 2 slots, 5 times, in " in ran.out
-    assert "Held against nothing, because a model never happened (none left out)." in ran.out
+    assert "Calibration: none, because a model never happened (none left out)." in ran.out
     assert "give one of" in cli.call("simulate", "--model", "model.toml", "--now", "5m", code=2).err
     assert (
         "the capacity none.toml cannot be read"

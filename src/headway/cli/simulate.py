@@ -57,7 +57,7 @@ def simulate(
     recorded: Annotated[str | None, option("Replay the jobs of the last 24h, 90m, 7d …", "TIME")] = None,
     trace: Annotated[Path | None, option("Replay the jobs of a trace: CSV or JSON lines.", "FILE")] = None,
     model: Annotated[Path | None, option("Replay jobs that a model describes: TOML.", "FILE")] = None,
-    now: Annotated[str | None, option("Go on from now for 30m, 2h …, by what was learned.", "TIME")] = None,
+    now: Annotated[str | None, option("Simulate the next 30m, 2h … from the present queue.", "TIME")] = None,
     policy: Annotated[list[Path] | None, option("Replay under this policy file; may be repeated.", "FILE")] = None,
     version: Annotated[
         list[int] | None, option("Replay under this version of the policy; may be repeated.", "N")

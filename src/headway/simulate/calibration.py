@@ -1,4 +1,4 @@
-"""Holds a replay against what really happened."""
+"""Compares a replay with what really happened."""
 
 from __future__ import annotations
 

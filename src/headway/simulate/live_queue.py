@@ -1,4 +1,4 @@
-"""Jobs from now on: those that run and wait, and those that will come by what was learned."""
+"""The jobs of a simulation that starts now: those in the queue, and arrivals drawn from what workers have learned."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from headway.simulate.recording import recorded_workers
 from headway.simulate.trace import JOBS_MAX, in_order
 
 UNKNOWN_MS = 1_000  # The length of a job whose task and lane have finished no job yet.
-POINTS = 64  # Values for the time that a running job goes on.
+POINTS = 64  # Values of the remaining time of a running job, of which one is drawn.
 
 
 @dataclass(slots=True)
 class LiveQueue:
-    """The queue at one moment, with what was learned. ``jobs`` run, wait, or have ended lately as examples."""
+    """The queue at one moment, and what workers have learned. ``jobs`` run, wait, or have ended lately, as examples."""
 
     now_at: int
     jobs: Sequence[JobRecord]
@@ -36,7 +36,7 @@ class LiveQueue:
 
     @property
     def capacity(self) -> Capacity | None:
-        """Return the workers that are alive, and what is paused, for as long as the simulation goes on."""
+        """Return the workers that are alive, and what is paused. Both stay so for the whole simulation."""
         alive = [worker for worker in self.workers if worker.state is WorkerState.ACTIVE]
         workers = recorded_workers([], alive, self.now_at, self.policy)
         pauses = () if self.paused == PauseSet() else (TimedPause(self.paused),)
@@ -71,11 +71,11 @@ def jobs_from_now(queue: LiveQueue, span_ms: int, seed: int) -> list[SimulatedJo
             length_ms = _draw(queue.model.task(job.task, job.lane), chance)
             made.append(_job(job, 1, length_ms)._replace(delay_ms=delay_ms, age_ms=age_ms))
     made.sort(key=lambda job: (job.arrives_ms, -job.age_ms))
-    coming = [job for lane in sorted(queue.policy.lanes) for job in _coming(queue, lane, span_ms, chance, examples)]
+    coming = [job for lane in sorted(queue.policy.lanes) for job in _arrivals(queue, lane, span_ms, chance, examples)]
     return in_order(made + coming)
 
 
-def _coming(
+def _arrivals(
     queue: LiveQueue, lane: str, span_ms: int, chance: random.Random, examples: Mapping[str, list[JobRecord]]
 ) -> list[SimulatedJob]:
     learned = queue.model.learned

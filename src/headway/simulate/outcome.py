@@ -1,4 +1,4 @@
-"""What came of a replay: the wait of each job, and what the slots did."""
+"""The outcome of a replay: the wait of each job, and how busy the slots were."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def _mean_lengths(records: Iterable[JobRecord]) -> dict[str, int]:
 def recorded_workers(
     records: Sequence[JobRecord], workers: Sequence[WorkerInfo], begin_at: int, policy: Policy
 ) -> tuple[WorkerPlan, ...]:  # fmt: skip
-    """Return the workers as they were: those that the store knows, and those that only their jobs tell of.
+    """Return the workers as they were: those that the store knows, and those that only the records of jobs name.
 
     A worker that the store has forgotten had at least as many slots as jobs at once, and was there from its first
     job until its last.

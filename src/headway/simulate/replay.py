@@ -88,7 +88,7 @@ class Replayer:
         self._idle_from = 0  # Since when a reserved slot was idle while another lane waited, or 0.
 
     def run(self) -> Outcome:
-        """Replay all jobs and return what came of them."""
+        """Replay all jobs and return the outcome."""
         self._set_up()
         jobs, events, submitter = self._jobs, self._events, self._submitter
         count, last_at = len(jobs), BEGIN_AT + (jobs[-1].arrives_ms if jobs else 0)

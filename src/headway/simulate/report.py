@@ -31,7 +31,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioResult:
-    """What came of one scenario: totals over all replays, and figures by group."""
+    """The result of one scenario: totals over all replays, and figures by group."""
 
     scenario: Scenario
     groups: Mapping[tuple[str, str], GroupFigures]

@@ -15,7 +15,7 @@ DURATIONS = "Durations are replayed: a policy that changes how long jobs take is
 
 def text_report(report: SimulationReport, by: Sequence[str] = ("lane",), *, seconds: float | None = None) -> str:
     """Return the report as lines of text. ``seconds``: how long the simulation took."""
-    lines = [_title(report, seconds), _held_against(report), ""]
+    lines = [_title(report, seconds), _calibration(report), ""]
     shown: Sequence[Comparison | None] = report.comparisons or [None]
     for comparison in shown:
         result = report.base if comparison is None else comparison.result
@@ -87,16 +87,16 @@ def length_of(span_ms: int) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.3g} h"
 
 
-def _held_against(report: SimulationReport) -> str:
+def _calibration(report: SimulationReport) -> str:
     left = ", ".join(f"{count:,} {why}" for why, count in report.input.left_out.items())
     out = f"{sum(report.input.left_out.values()):,} left out: {left}" if left else "none left out"
     found = report.calibration
     if found is None:
         why = "a model never happened" if report.input.kind == "model" else "it has no recorded waits"
         what = "the next minutes have not happened" if report.input.kind == "now" else why
-        return f"Held against nothing, because {what} ({out})."
+        return f"Calibration: none, because {what} ({out})."
     return (
-        f"Held against what happened: the policy in force replays p50 within {100 * found.p50_error:.0f} %, "
+        f"Calibration: the policy in force replays p50 within {100 * found.p50_error:.0f} %, "
         f"p90 within {100 * found.p90_error:.0f} % ({found.jobs:,} jobs; {out})."
     )
 
