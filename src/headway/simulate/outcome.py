@@ -40,15 +40,6 @@ class Outcome:
     def busy_ms(self) -> int:
         return sum(self.busy)
 
-    @property
-    def busy_share(self) -> float:
-        """Return the part of all slots that was busy."""
-        return self.busy_ms / self.slot_ms if self.slot_ms else 0.0
-
-    @property
-    def reserve_idle_share(self) -> float:
-        return self.reserve_idle_ms / self.span_ms if self.span_ms else 0.0
-
 
 def bucket_size(span_ms: int) -> int:
     """Return the length of a bucket: a round number of seconds that gives at most ``BUCKETS_MAX`` buckets."""
