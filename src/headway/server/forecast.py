@@ -94,7 +94,7 @@ def _tenant_estimate(
 
 
 def _limit_estimate(forecast: Forecast, key: str, blocked: BlockedStats) -> dict[str, Any] | None:
-    """Return when the last of the tasks starts that wait for a limit. Running tasks tell which task and lane it is."""
+    """Return when the last task that waits for a limit starts. Takes it for one like most that run."""
     queue = forecast.queue
     rule = queue.rules.limits.get(key.partition("=")[0])
     holders = [job for job in queue.executing if key in job.held]

@@ -29,7 +29,7 @@ _number = attrgetter("seq")
 
 
 class FullScanSchedule:
-    """Decides when a claim reads lines from their very start. Remembers when the last one did, and what it cost."""
+    """Decides which claims read every class from its first row. Keeps when the last one ran, and what it cost."""
 
     def __init__(self) -> None:
         self._last = 0.0
@@ -200,7 +200,7 @@ def _progress(request: Exchange) -> list[list[object] | None]:
 
 
 def _short(values: Sequence[object]) -> list[object]:
-    """Return a column; of one that says the same for every report, its first value."""
+    """Return the values of a column, or only the first one if all are equal."""
     return list(values[:1]) if values.count(values[0]) == len(values) else list(values)
 
 

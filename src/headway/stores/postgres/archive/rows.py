@@ -27,8 +27,8 @@ class _Failure(msgspec.Struct):
     retriable: bool
 
 
-class _Try(msgspec.Struct):
-    """An attempt as the table tells of it."""
+class _ArchivedAttempt(msgspec.Struct):
+    """An attempt as the table keeps it."""
 
     number: int
     epoch: int
@@ -39,7 +39,7 @@ class _Try(msgspec.Struct):
     error: _Failure | None
 
 
-_log = msgspec.json.Decoder(list[_Try])
+_log = msgspec.json.Decoder(list[_ArchivedAttempt])
 _retry = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -57,7 +57,7 @@ def write_job(job: JobRecord, mark: bytes) -> tuple[Any, ...]:
         None if error is None else text(error.traceback), None if error is None else error.retriable,
         text(job.result_error), text(job.trace_id), text(job.idempotency_key), text(job.unique_key),
         job.payload.removeprefix(mark).decode(), None if job.result is None else job.result.removeprefix(mark).decode(),
-        _json.encode([_write_try(attempt) for attempt in job.history]).decode(),
+        _json.encode([_write_attempt(attempt) for attempt in job.history]).decode(),
     )  # fmt: skip
 
 
@@ -101,7 +101,7 @@ def read_job(row: Row, mark: bytes) -> JobRecord:
         idempotency_key=row["idempotency_key"],
         unique_key=row["unique_key"],
         trace_id=row["trace_id"],
-        history=tuple(_read_try(one) for one in _log.decode(row["attempt_log"])),
+        history=tuple(_read_attempt(one) for one in _log.decode(row["attempt_log"])),
         limits=tuple(row["limits"]),
         blocked_for=row["parked_for"],
         blocked_ms=row["parked_ms"],
@@ -138,9 +138,9 @@ def _list(values: tuple[str, ...]) -> str:
     return _json.encode([text(value) for value in values]).decode()
 
 
-def _write_try(attempt: Attempt) -> _Try:
+def _write_attempt(attempt: Attempt) -> _ArchivedAttempt:
     error = attempt.error
-    return _Try(
+    return _ArchivedAttempt(
         attempt.number,
         attempt.epoch,
         text(attempt.worker_id),
@@ -155,7 +155,7 @@ def _write_try(attempt: Attempt) -> _Try:
     )  # fmt: skip
 
 
-def _read_try(one: _Try) -> Attempt:
+def _read_attempt(one: _ArchivedAttempt) -> Attempt:
     error = one.error
     return Attempt(
         one.number,
