@@ -15,10 +15,10 @@ from headway.core.job import JobId, JobRecord, State
 from headway.core.policy.estimate import Estimate, materially_differs
 from headway.observability.job_output import output_events
 from headway.runtime.bounded_wait import end_tasks
+from headway.server.live_updates import KEEPALIVE
 from headway.server.service import Service
 from headway.server.submit import estimate_waiting
 
-KEEPALIVE = 15.0  # Seconds between keep-alives, less than the usual idle timeouts of proxies.
 PLACE_EVERY = 1.0  # Minimum seconds between reads of a waiting job's place.
 PLACE_PART = 0.1  # A job with a long wait is read less often: after this part of its expected wait.
 PLACE_WAIT_MAX = 5.0  # Maximum seconds for that part, because users watch their place move.
