@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from headway.client.options import TaskOptions
 from headway.client.settings import ALIASES, Settings
 from headway.core import errors
+from headway.core.event import EVENT_KINDS
+from headway.core.policy.retry import BACKOFFS
 from headway.stores import base as stores_base
 from headway.worker.backend import base as backend_base
 
@@ -88,6 +91,17 @@ def test_the_settings_table_is_complete_and_true() -> None:
         if isinstance(field.default, (int, float, str)) and field.name not in ("reserved", "log"):
             shown = str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
             assert f"`{shown}`" == default.strip()
+
+
+def test_the_python_reference_names_every_option_of_tasks_every_backoff_and_every_event() -> None:
+    page = (ROOT / "docs" / "reference" / "python.md").read_text()
+    options = page.partition("### Options of a task\n")[2].partition("\n### ")[0]
+    known = {"name", *(field.name for field in fields(TaskOptions))}
+    assert set(re.findall(r"^\| `(\w+)` \|", options, re.MULTILINE)) == known
+    (backoffs,) = re.findall(r"Retry\(backoff=(\S+),", options)
+    assert re.findall(r'"(\w+)"', backoffs) == list(BACKOFFS)
+    (events,) = re.findall(r"^\| `job.events\(\)` \| yield (.*) as they happen \|$", page, re.MULTILINE)
+    assert re.findall(r"`(\w+)`", events) == list(EVENT_KINDS)
 
 
 def test_every_error_code_is_documented() -> None:

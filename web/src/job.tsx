@@ -14,6 +14,8 @@ import { Columns, Copy, copy, Empty, JobLink, Json, Menu, Problem, Stacked, Star
 
 const HISTORY_MAX = 600; // Estimates that a page keeps.
 const HISTORY_FROM_MS = 3_000; // Milliseconds after which the history is drawn.
+// A page opens after "queued".
+const EVENTS = ["released", "started", "downgraded", "progress", "output", "retried", "finished"];
 const ENDED = ["completed", "failed", "cancelled", "dead_letter"];
 
 export function Job({ id }: { id: string }) {
@@ -86,7 +88,7 @@ function useEvents(id: string, status: string | undefined, reload: () => void): 
     if (ended) return;
     const stream = new EventSource(address(`tasks/${part(id)}/events`));
     const count = () => setSeen((number) => number + 1);
-    for (const name of ["started", "progress", "output", "retried", "finished"]) stream.addEventListener(name, count);
+    for (const kind of EVENTS) stream.addEventListener(kind, count);
     stream.addEventListener("finished", () => stream.close());
     return () => stream.close();
   }, [id, ended]);

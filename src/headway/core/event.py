@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from headway.core.job import JobRecord, State
+
+# ``output`` is what a running program writes. All others are read from the job's record.
+EventKind = Literal["queued", "released", "started", "downgraded", "progress", "output", "retried", "finished"]
+EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
 
 _QUEUED, _STARTED, _PROGRESS, _RETRIED, _FINISHED, _RELEASED = range(6)  # The order of events within one epoch.
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event of a job: queued, released, started, downgraded, progress, output, retried or finished.
+    """One event of a job.
 
     ``place`` orders the events of a job, and is the same in whichever process derives them.
     """
 
-    kind: str
+    kind: EventKind
     at: int
     job_id: str
     data: dict[str, Any] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Send
 
 from headway.core.errors import HeadwayError
+from headway.core.event import EVENT_KINDS
 from headway.core.job import JobId
 from headway.core.timestamps import write_moment
 from headway.runtime.bounded_wait import end_tasks
@@ -47,7 +48,7 @@ async def make_ticket(request: Request, task_id: TaskId) -> Response:
 @routes.get(
     "/tasks/{task_id}/events",
     Scope.READ,
-    (None, "Server-sent events: queued, estimate, started, progress, output, retried, finished."),
+    (None, f"Server-sent events: {', '.join(EVENT_KINDS)}, and estimate while the task waits."),
     "A task's story, as it happens",
     also={204: (None, "It has ended, and `Last-Event-ID` says that the client knows: browsers do not come back.")},
     problems=("too_many_streams",),
@@ -109,7 +110,10 @@ def _event_text(item: StreamItem) -> bytes:
 
 @sockets.websocket("/tasks/{task_id}/stream")
 async def stream(websocket: WebSocket, task_id: str, after: str | None = None, abandon: bool = False) -> None:
-    """Stream a task's events as messages of a `type`: queue, started, duration, progress, retried, result; then close.
+    """Stream a task's events as messages, and close once it has ended.
+
+    The `type` of a message is the kind of the event, but `duration` for downgraded, `result` for finished, and `queue`
+    for an estimate, which takes the place of queued.
 
     ``abandon``: no other client wants the result, so the task is cancelled when its reader disconnects.
     """
