@@ -12,7 +12,7 @@ import pytest
 from headway.core.errors import IdempotencyConflict, NotAStore, StoreBusy, StoreTooNew
 from headway.core.job import ClassKey
 from headway.stores.base import FORMAT, JobQuery, Store
-from headway.stores.sqlite import connection as waist
+from headway.stores.sqlite import shared_file
 from headway.stores.sqlite.caller_connection import CallerExecutor
 from headway.stores.sqlite.shared_file import PREFIX, SharedFile, SharedFileConnection, migrate_shared_file, plan_once
 from headway.stores.sqlite.statements import QUERIES, TABLES, numbered, prefixed, queries
@@ -129,7 +129,7 @@ async def test_two_connections_that_want_to_write_wait_for_each_other_and_not_fo
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # S2
-    monkeypatch.setattr(waist, "BUSY_MS", 200)
+    monkeypatch.setattr(shared_file, "BUSY_MS", 200)
     store = open_shared_file(tmp_path, "default", clock)
     await store.open()
     other = connect(tmp_path / "project.db")

@@ -15,7 +15,7 @@ import pytest
 from headway.core.errors import StoreBusy
 from headway.core.job import State
 from headway.stores.base import JobQuery
-from headway.stores.sqlite import connection
+from headway.stores.sqlite import own_file
 from tests.conformance.builders import a_job, state_of, submit_one
 from tests.stores.sqlite.conftest import OpenFile, locked
 
@@ -40,7 +40,7 @@ async def test_reading_goes_on_while_another_process_writes(open_file: OpenFile,
 async def test_waiting_ends_with_a_clear_answer_for_all_who_wait(
     open_file: OpenFile, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "BUSY_MS", 300)
+    monkeypatch.setattr(own_file, "BUSY_MS", 300)
     store = await open_file(path)
     async with locked(path):
         began = time.monotonic()

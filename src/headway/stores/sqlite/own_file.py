@@ -22,8 +22,7 @@ from headway.core.errors import (
     StoreUnavailable,
 )
 from headway.stores.base import FORMAT, OLDEST_READER, OLDEST_WRITER
-from headway.stores.sqlite import connection as waist
-from headway.stores.sqlite.connection import SqliteConnection
+from headway.stores.sqlite.connection import BUSY_MS, SqliteConnection
 from headway.stores.sqlite.disk_reserve import delete_reserve, reserve_path
 from headway.stores.sqlite.library_guard import APSW, claim, release
 from headway.stores.sqlite.statements import MIGRATIONS, numbered
@@ -47,7 +46,7 @@ class _BusyHandler:
         now = time.monotonic()
         if tries == 0:
             self._since = now
-        if now - self._since > waist.BUSY_MS / 1_000:
+        if now - self._since > BUSY_MS / 1_000:
             return False
         time.sleep(SHORT_WAIT if tries < SHORT_WAITS else LONG_WAIT)
         return True
@@ -187,7 +186,7 @@ class OwnFile:
             raise StoreFull(f"the disk that holds {path} is full; free some room and try again", **facts) from problem
         except (apsw.BusyError, apsw.LockedError) as problem:
             raise StoreBusy(
-                f"{path} has been locked by another process for over {waist.BUSY_MS // 1000} s; end it or try again",
+                f"{path} has been locked by another process for over {BUSY_MS // 1000} s; end it or try again",
                 **facts,
             ) from problem
         except apsw.NotADBError as problem:

@@ -22,8 +22,7 @@ from headway.core.errors import (
     StoreUnavailable,
 )
 from headway.stores.base import FORMAT, OLDEST_READER, OLDEST_WRITER
-from headway.stores.sqlite import connection as waist
-from headway.stores.sqlite.connection import SqliteConnection
+from headway.stores.sqlite.connection import BUSY_MS, SqliteConnection
 from headway.stores.sqlite.library_guard import STDLIB, claim
 from headway.stores.sqlite.statements import migrations, numbered, prefixed
 
@@ -102,7 +101,7 @@ class SharedFile:
     def connect(self) -> SqliteConnection:
         self.claim()
         raw, close = self._connect()
-        for pragma in (f"busy_timeout = {waist.BUSY_MS}", "temp_store = MEMORY", "cache_size = -16384"):
+        for pragma in (f"busy_timeout = {BUSY_MS}", "temp_store = MEMORY", "cache_size = -16384"):
             raw.execute(f"PRAGMA {pragma}").fetchall()
         plan_once(raw)
         return SharedFileConnection(raw, close)
