@@ -135,12 +135,7 @@ class Signature:
                 check_plain(value, f"task {self._name}: argument {name!r}")
         payload = self._encode(values)
         if len(payload) > largest:
-            raise PayloadTooLarge(
-                f"task {self._name}: the arguments take {len(payload):,} bytes, more than the {largest:,} allowed "
-                "(payload_max); keep large data elsewhere and pass a reference",
-                task=self._name,
-                size=len(payload),
-            )
+            raise too_large(self._name, len(payload), largest)
         if self._typed and not self._fits(values):
             if b"null" in payload:
                 self._check_numbers(values)
@@ -170,12 +165,7 @@ class Signature:
             check_plain(others[name], f"task {self._name}: argument {name!r}")
         payload = self._encode(values)
         if len(payload) > largest:
-            raise PayloadTooLarge(
-                f"task {self._name}: the arguments take {len(payload):,} bytes, more than the {largest:,} allowed "
-                "(payload_max); keep large data elsewhere and pass a reference",
-                task=self._name,
-                size=len(payload),
-            )
+            raise too_large(self._name, len(payload), largest)
         if b"null" in payload:
             self._check_numbers(others)
         # A task that is known by its name alone has no parameters to check.
@@ -281,6 +271,16 @@ class Signature:
 
 
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def too_large(task: str, size: int, largest: int) -> PayloadTooLarge:
+    """Return the error for arguments of more than ``largest`` bytes."""
+    return PayloadTooLarge(
+        f"task {task}: the arguments take {size:,} bytes, more than the {largest:,} allowed (payload_max); "
+        "keep large data elsewhere and pass a reference",
+        task=task,
+        size=size,
+    )
 
 
 def encode_result(value: Any, *, typed: bool, largest: int) -> bytes | None:

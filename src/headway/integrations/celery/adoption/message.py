@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import msgspec
 from kombu.utils import json as kombu_json
 
-from headway.client.codec import REFERENCES_VERSION, Signature, payload_body
-from headway.core.errors import PayloadError, PayloadTooLarge
+from headway.client.codec import REFERENCES_VERSION, Signature, payload_body, too_large
+from headway.core.errors import PayloadError
 from headway.core.job import PAYLOAD_VERSION
 
 dumps: Callable[..., str] = kombu_json.dumps
@@ -98,12 +98,7 @@ class MessageSignature(Signature):
         except Exception as problem:
             raise self._refusal(message, problem) from None
         if len(payload) > largest:
-            raise PayloadTooLarge(
-                f"task {self._task_name}: the arguments take {len(payload):,} bytes, more than the {largest:,} allowed "
-                "(payload_max); keep large data elsewhere and pass a reference",
-                task=self._task_name,
-                size=len(payload),
-            )
+            raise too_large(self._task_name, len(payload), largest)
         return PAYLOAD_VERSION + payload
 
     def encode_usual(self, args: tuple[Any, ...], *, largest: int) -> bytes | None:
