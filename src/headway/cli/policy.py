@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +16,7 @@ from headway.core.errors import ConfigError, PolicyError
 from headway.core.policy.document import Policy
 from headway.core.policy.guarantees import Guarantee
 from headway.core.policy.lint import Finding, PolicyReport, check_policy
-from headway.core.policy.table_reader import key_path
+from headway.core.policy.writer import flat_data
 from headway.policy_store.versions import PolicyVersion, load_policy
 
 PolicyFile = Annotated[Path, option("A policy file, .toml or .json.", name="FILE")]
@@ -215,7 +215,7 @@ def _print_change(change: PolicyChange) -> None:
     if after.version == before.version:
         print(f"nothing changes: version {after.version}, which is in force, says the same")
         return
-    old, new = dict(_flat(before.data)), dict(_flat(after.data))
+    old, new = ({path: render.compact(value) for path, value in flat_data(one.data)} for one in (before, after))
     table = render.table("key", "before", "now", flexible=["before", "now"])
     for key in [*old, *(key for key in new if key not in old)]:
         if old.get(key) != new.get(key):
@@ -227,13 +227,3 @@ def _print_change(change: PolicyChange) -> None:
     _print_warnings(findings)
     was = f"version {before.version}" if before.version else "the built-in policy"
     print(f"version {after.version} is in force, after {was}")
-
-
-def _flat(data: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each value with the path of its key."""
-    for key, value in data.items():
-        path = key_path(outer, key)
-        if isinstance(value, Mapping):
-            yield from _flat(value, path)
-        else:
-            yield path, render.compact(value)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
-from headway.core.policy.table_reader import key_path
-from headway.core.policy.writer import policy_data
+from headway.core.policy.writer import flat_data, policy_data
 from headway.simulate.report import Comparison, FigureChange, ScenarioResult, SimulationReport
 from headway.simulate.series import series_of
 from headway.simulate.svg import dumbbell_chart, slots_chart, wait_chart
@@ -149,7 +148,9 @@ def _dumbbells(comparison: Comparison) -> Iterator[str]:
 
 
 def _policy_diff(base: ScenarioResult, result: ScenarioResult) -> str:
-    old, new = (dict(_flat(policy_data(one.scenario.policy))) for one in (base, result))
+    old, new = (
+        {path: _text(value) for path, value in flat_data(policy_data(one.scenario.policy))} for one in (base, result)
+    )
     keys = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
     if not keys:
         return "<h2>The two policies</h2><p>They are the same.</p>"
@@ -158,16 +159,6 @@ def _policy_diff(base: ScenarioResult, result: ScenarioResult) -> str:
         for key in keys
     )
     return f"<h2>The two policies</h2><table><tr><th>key</th><th>before</th><th>after</th></tr>{rows}</table>"
-
-
-def _flat(data: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each value with the path of its key."""
-    for key, value in data.items():
-        path = key_path(outer, key)
-        if isinstance(value, Mapping):
-            yield from _flat(value, path)
-        else:
-            yield path, _text(value)
 
 
 def _text(value: Any) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
 from headway.core.policy import keys
 from headway.core.policy.document import LIMIT_SCOPES, LimitRule, Policy, Rung
 from headway.core.policy.keys import Key, plain
+from headway.core.policy.table_reader import key_path
 from headway.core.policy.units import write_rate, write_seconds
 
 
@@ -38,6 +39,16 @@ def policy_data(policy: Policy) -> dict[str, Any]:
         "limits": {name: _limit_data(rule) for name, rule in sorted(policy.limits.items())},
         "tasks": {name: _given(**_fields(rule, task_keys)) for name, rule in sorted(policy.tasks.items())},
     }
+
+
+def flat_data(data: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value of a policy's data with the path of its key."""
+    for key, value in data.items():
+        path = key_path(outer, key)
+        if isinstance(value, Mapping):
+            yield from flat_data(value, path)
+        else:
+            yield path, value
 
 
 def _fields(part: object, written: Iterable[Key]) -> dict[str, Any]:
