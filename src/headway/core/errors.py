@@ -141,6 +141,17 @@ class JobError:
     retriable: bool = True
 
 
+MESSAGE_MAX = 8_000  # Characters of a JobError's message that are stored.
+TRACEBACK_MAX = 32_000  # Characters of its traceback.
+
+
+def cut_middle(text: str, most: int) -> str:
+    """Shorten a long text to its two ends, and escape surrogates, which UTF-8 cannot encode."""
+    if len(text) > most:
+        text = f"{text[: most // 2]}\n… {len(text) - most:,} characters left out …\n{text[-most // 2 :]}"
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 class JobFailed(HeadwayError, code="job_failed"):
     """The job ended without a result.
 

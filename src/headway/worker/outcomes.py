@@ -15,7 +15,7 @@ from headway.client.codec import encode_result
 from headway.client.options import Retry
 from headway.client.task import Task
 from headway.core import errors
-from headway.core.errors import JobError, PayloadError
+from headway.core.errors import MESSAGE_MAX, TRACEBACK_MAX, JobError, PayloadError, cut_middle
 from headway.core.policy.retry import DELAY_MS_MAX, Ending, Raised, Returned, Snoozed, Stopped
 
 # Frames that lead from a worker to a task. The demo tasks are tasks like any other.
@@ -26,8 +26,6 @@ _LEADING = tuple(
 )
 _DEMO = str(Path(headway.__file__ or "").with_name("demo.py"))
 
-MESSAGE_MAX = 8_000
-TRACEBACK_MAX = 32_000
 FRAMES_MAX = 50
 
 
@@ -52,14 +50,14 @@ def raised(error: BaseException, task: Task[Any, Any, Any] | None) -> Ending:
         case TaskFailed():
             return error.ending
         case errors.Snooze():
-            return Snoozed(to_ms(error.seconds), _cut(_text(error), MESSAGE_MAX) or "snoozed")
+            return Snoozed(to_ms(error.seconds), cut_middle(_text(error), MESSAGE_MAX) or "snoozed")
         case errors.RateLimited():
             return Snoozed(to_ms(error.seconds), "rate_limited")
         case errors.RetryAfter():
             return Raised(describe(error, retriable=True), after_ms=to_ms(error.seconds))
         case errors.Discard() | errors.UpstreamFailed():
             kind = "Discard" if isinstance(error, errors.Discard) else "UpstreamFailed"
-            return Raised(JobError(type=kind, message=_cut(_text(error), MESSAGE_MAX), retriable=False))
+            return Raised(JobError(type=kind, message=cut_middle(_text(error), MESSAGE_MAX), retriable=False))
         case errors.SessionClosed():
             return Stopped("its client is gone")
         case errors.BadArguments() | errors.UnknownTask():
@@ -81,7 +79,7 @@ def describe(error: BaseException, *, retriable: bool) -> JobError:
         lines = "".join(written.format())
     except Exception:  # Formatting an exception may raise another one.
         lines = "the traceback could not be written"
-    return JobError(name, _cut(_text(error), MESSAGE_MAX), _cut(lines, TRACEBACK_MAX), retriable)
+    return JobError(name, cut_middle(_text(error), MESSAGE_MAX), cut_middle(lines, TRACEBACK_MAX), retriable)
 
 
 def _trim(written: traceback.TracebackException) -> None:
@@ -108,10 +106,3 @@ def _text(error: BaseException) -> str:
         return str(error)
     except Exception as problem:
         return f"the message could not be written: {type(problem).__name__}"
-
-
-def _cut(text: str, most: int) -> str:
-    """Shorten a long text to its two ends, and escape surrogates, which UTF-8 cannot encode."""
-    if len(text) > most:
-        text = f"{text[: most // 2]}\n… {len(text) - most:,} characters left out …\n{text[-most // 2 :]}"
-    return text.encode("utf-8", "backslashreplace").decode()

@@ -7,7 +7,7 @@ from typing import assert_never
 from msgspec import UNSET
 
 from headway.client.codec import encode_result
-from headway.core.errors import JobError, PayloadError
+from headway.core.errors import MESSAGE_MAX, TRACEBACK_MAX, JobError, PayloadError, cut_middle
 from headway.core.policy.retry import (
     DELAY_MS_MAX,
     Crashed,
@@ -21,9 +21,6 @@ from headway.core.policy.retry import (
     Unknown,
 )
 from headway.protocol.worker import TEXT_MAX, AttemptFailure, ResultReport
-
-MESSAGE_MAX = 8_000  # Characters of an error message that are stored.
-TRACEBACK_MAX = 32_000  # Characters of a traceback that are stored.
 
 
 def ending_of(result: ResultReport, largest: int) -> Ending:
@@ -81,6 +78,4 @@ def _error(given: AttemptFailure | None, kind: str, message: str) -> JobError:
 
 def cut_text(text: str, most: int) -> str:
     """Keep both ends of a long text, and escape characters that no store can hold."""
-    if len(text) > most:
-        text = f"{text[: most // 2]}\n… {len(text) - most:,} characters left out …\n{text[-most // 2 :]}"
-    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
+    return cut_middle(text, most).replace("\0", "\\x00")
