@@ -14,6 +14,7 @@ import apsw
 import pytest
 
 from headway import JobCancelled, JobFailed
+from headway.core.job import JobId
 from headway.runtime.os_support import new_worker_id
 from tests.faults.conftest import Yard, alive, children, tree, wait_until
 
@@ -159,6 +160,15 @@ def test_a_job_that_ignores_its_timeout_is_stopped_all_the_same(yard: Yard, task
     assert record.error.type == "TimeoutError"
     after = yard.submit("quick", 1)
     assert after.result(timeout=20) == 1  # The worker lives.
+
+
+def test_a_job_with_a_long_id_keeps_its_lease(yard: Yard) -> None:
+    job_id = JobId("report-of-" + "x" * 200)
+    call = yard.app.tasks["slow_thread"].call(6.0)
+    yard.app.submitter.submit_blocking((call._replace(new=call.new._replace(job_id=job_id)),))
+    yard.start()
+    record = yard.until(yard.app.job(job_id), "completed", within=30)
+    assert (record.job_id, record.attempts, record.epoch) == (job_id, 1, 1)
 
 
 def test_neighbours_of_a_job_that_must_be_killed_lose_no_attempt(yard: Yard) -> None:

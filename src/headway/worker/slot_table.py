@@ -21,7 +21,10 @@ from headway.core.worker import EXECUTORS
 
 _HEADER = struct.Struct("=dd")  # When the runner's loop last turned, and when it last saw an empty queue.
 _END = struct.Struct("=d")  # When the runner must end itself.
-_SLOT = struct.Struct("=BBBx36s16sd64s")  # mark, executor, why it is being stopped, job, token, stop by, task
+# Mark, executor, why it is being stopped, token, stop by, task, job. Ids of adopted Celery tasks have up to 255
+# characters of up to 4 bytes. The moment lies at a multiple of 8 bytes.
+_SLOT = struct.Struct("=BBBx4x16sd64s1024s")
+_STOP_BY = struct.calcsize("=BBBx4x16s")  # Where in a slot the moment begins by which the job must have stopped.
 _FIRST, _STEP = _HEADER.size + _END.size, _SLOT.size  # Where the slots begin, and how far apart they are.
 SLOTS_MAX = 10_000  # Slots of a table before the runner has sent their number; untouched pages cost nothing.
 _FREE, _BUSY, _ENDED = 0, 1, 2
@@ -74,18 +77,18 @@ class SlotTable:
         """Write a job into a slot. The busy mark is written last, so a reader never sees half a slot."""
         offset = _FIRST + slot * _STEP
         code, name = _kind(task, executor)
-        _SLOT.pack_into(self._memory, offset, _FREE, code, _GO_ON, job_id.encode(), token, stop_by, name)
+        _SLOT.pack_into(self._memory, offset, _FREE, code, _GO_ON, token, stop_by, name, job_id.encode())
         self._memory[offset] = _BUSY
 
     def stopping(self, slot: int, stop: Stop, stop_by: float) -> None:
         """Record that a job was asked to stop, and when the parent kills the runner if the job has not stopped."""
         offset = _FIRST + slot * _STEP
-        struct.pack_into("=d", self._memory, offset + 56, stop_by)
+        struct.pack_into("=d", self._memory, offset + _STOP_BY, stop_by)
         self._memory[offset + 2] = stop
 
     def until(self, slot: int, stop_by: float) -> None:
         """Record an earlier deadline of a job."""
-        struct.pack_into("=d", self._memory, _FIRST + slot * _STEP + 56, stop_by)
+        struct.pack_into("=d", self._memory, _FIRST + slot * _STEP + _STOP_BY, stop_by)
 
     def ended(self, slot: int) -> None:
         """Record that a job has ended. Its lease is renewed until the store has its report."""
@@ -129,11 +132,9 @@ class SlotTable:
             offset = _FIRST + slot * _STEP
             if self._memory[offset] not in marks:
                 continue
-            _, executor, stop, job_id, token, stop_by, task = _SLOT.unpack_from(self._memory, offset)
-            name = task.rstrip(b"\0").decode(errors="replace")
-            found.append(
-                BusySlot(JobId(job_id.rstrip(b"\0").decode()), token, name, EXECUTORS[executor], Stop(stop), stop_by)
-            )
+            _, executor, stop, token, stop_by, task, job = _SLOT.unpack_from(self._memory, offset)
+            name, job_id = task.rstrip(b"\0").decode(errors="replace"), JobId(job.rstrip(b"\0").decode())
+            found.append(BusySlot(job_id, token, name, EXECUTORS[executor], Stop(stop), stop_by))
         return found
 
     def close(self) -> None:
