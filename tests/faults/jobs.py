@@ -132,6 +132,12 @@ def ignore_in_thread() -> None:
     time.sleep(60)
 
 
+@app.task(name="ignore_and_give_up", timeout=0.5, max_retries=50, retry=Retry(give_up_on=(TimeoutError,)))
+def ignore_and_give_up() -> None:
+    mark("ignore_and_give_up")
+    time.sleep(60)
+
+
 @app.task(name="leave_grandchild", executor="process")
 def leave_grandchild() -> None:
     child = subprocess.Popen(["sleep", "1000"])

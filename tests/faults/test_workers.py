@@ -162,6 +162,15 @@ def test_a_job_that_ignores_its_timeout_is_stopped_all_the_same(yard: Yard, task
     assert after.result(timeout=20) == 1  # The worker lives.
 
 
+def test_a_job_that_must_be_killed_is_not_retried_if_its_task_gives_up_on_timeouts(yard: Yard) -> None:
+    job = yard.submit("ignore_and_give_up")
+    yard.start()
+    record = yard.until(job, "failed", within=15)
+    assert record.error is not None
+    assert (record.error.type, record.error.retriable) == ("TimeoutError", False)
+    assert len(yard.marks("ignore_and_give_up")) == 1
+
+
 def test_a_job_with_a_long_id_keeps_its_lease(yard: Yard) -> None:
     job_id = JobId("report-of-" + "x" * 200)
     call = yard.app.tasks["slow_thread"].call(6.0)

@@ -43,11 +43,11 @@ def test_a_transient_job_is_on_the_board_but_has_no_lease(slot_table: SlotTable)
 
 def test_any_id_is_read_as_it_was_written(slot_table: SlotTable) -> None:
     job_id = JobId("\U0001f40c" * 255)
-    slot_table.hold(2, job_id, b"t" * 16, "demo.noop", "async", 1.0)
+    slot_table.hold(2, job_id, b"t" * 16, "demo.noop", "async", 1.0, gives_up=True)
     assert slot_table.leases() == [(job_id, b"t" * 16)]
     slot_table.until(2, 0.5)
     slot_table.stopping(2, Stop.TIMEOUT, 2.0)
-    assert slot_table.held() == [BusySlot(job_id, b"t" * 16, "demo.noop", "async", Stop.TIMEOUT, 2.0)]
+    assert slot_table.held() == [BusySlot(job_id, b"t" * 16, "demo.noop", "async", Stop.TIMEOUT, 2.0, gives_up=True)]
 
 
 def test_long_names_are_cut(slot_table: SlotTable) -> None:

@@ -171,6 +171,7 @@ class Task(Generic[P, R, C]):
         self.signature = signature or Signature(name, function, context=options.context)
         self.result_kind = result_type(function)
         self.executor = _check_options(self)
+        self.gives_up_on_timeouts = options.retry is not None and issubclass(TimeoutError, options.retry.give_up_on)
         self.limits: dict[str, LimitRule] = {limit.name(name): limit.rule(name) for limit in options.limits}
         self._asked = CallOptions()
         self._terms = _JobTemplate.of(self, self._asked)

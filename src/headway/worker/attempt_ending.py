@@ -44,10 +44,5 @@ def ending_of_timeout(job: ActiveJob, ending: Ending | None, largest: int) -> Ti
         partial = ending.result  # The task returned after it was asked to stop.
     elif job.context.kept is not NOTHING:
         partial = ending_of_value(job, job.context.kept, largest).result
-    retry = job.task.options.retry
-    error = JobError(
-        "TimeoutError",
-        f"time limit ({seconds:g} s)",
-        retriable=retry is None or not issubclass(TimeoutError, retry.give_up_on),
-    )
+    error = JobError("TimeoutError", f"time limit ({seconds:g} s)", retriable=not job.task.gives_up_on_timeouts)
     return TimedOut(error, partial)

@@ -403,7 +403,8 @@ class Runner:
             self._jobs[lease.job_id] = job
             if self._use is not None and task.executor != "process":
                 self._use.jobs += 1
-            slot_table.hold(slot, lease.job_id, lease.token, lease.task, task.executor, deadline + hard_grace)
+            stop_by, gives_up = deadline + hard_grace, task.gives_up_on_timeouts
+            slot_table.hold(slot, lease.job_id, lease.token, lease.task, task.executor, stop_by, gives_up)
             if timeout < EXACT:  # A timer for every job would cost more than a small job.
                 job.timer = self._loop.call_later(timeout, self.stop, job, Stop.TIMEOUT)
             batcher.begin(job)

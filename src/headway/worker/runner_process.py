@@ -403,7 +403,8 @@ def _overdue(job: BusySlot, limit_ms: int | None) -> Ending:
     if job.stop is Stop.DRAIN:
         return Released("drained")
     limit = "time limit" if limit_ms is None else f"time limit ({limit_ms / 1_000:g} s)"
-    return TimedOut(JobError(type="TimeoutError", message=f"{limit}; it would not stop and was killed"))
+    text = f"{limit}; it would not stop and was killed"
+    return TimedOut(JobError(type="TimeoutError", message=text, retriable=not job.gives_up))
 
 
 def _cause(code: int) -> str:

@@ -21,10 +21,10 @@ from headway.core.worker import EXECUTORS
 
 _HEADER = struct.Struct("=dd")  # When the runner's loop last turned, and when it last saw an empty queue.
 _END = struct.Struct("=d")  # When the runner must end itself.
-# Mark, executor, why it is being stopped, token, stop by, task, job. Ids of adopted Celery tasks have up to 255
-# characters of up to 4 bytes. The moment lies at a multiple of 8 bytes.
-_SLOT = struct.Struct("=BBBx4x16sd64s1024s")
-_STOP_BY = struct.calcsize("=BBBx4x16s")  # Where in a slot the moment begins by which the job must have stopped.
+# Mark, executor, why it is being stopped, whether a timeout ends it, token, stop by, task, job. Ids of adopted Celery
+# tasks have up to 255 characters of up to 4 bytes. The moment lies at a multiple of 8 bytes.
+_SLOT = struct.Struct("=BBBB4x16sd64s1024s")
+_STOP_BY = struct.calcsize("=BBBB4x16s")  # Where in a slot the moment begins by which the job must have stopped.
 _FIRST, _STEP = _HEADER.size + _END.size, _SLOT.size  # Where the slots begin, and how far apart they are.
 SLOTS_MAX = 10_000  # Slots of a table before the runner has sent their number; untouched pages cost nothing.
 _FREE, _BUSY, _ENDED = 0, 1, 2
@@ -45,7 +45,10 @@ _GO_ON = int(Stop.NO)
 
 @dataclass(frozen=True, slots=True)
 class BusySlot:
-    """One busy slot as the parent sees it. ``stop_by`` is on the machine's monotonic clock."""
+    """One busy slot as the parent sees it. ``stop_by`` is on the machine's monotonic clock.
+
+    ``gives_up``: a timeout ends the job, and no retry follows.
+    """
 
     job_id: JobId
     token: bytes
@@ -53,6 +56,7 @@ class BusySlot:
     executor: str
     stop: Stop
     stop_by: float
+    gives_up: bool = False
 
 
 class SlotTable:
@@ -73,11 +77,13 @@ class SlotTable:
         os.ftruncate(descriptor, _size(slots))
         return cls(descriptor, slots)
 
-    def hold(self, slot: int, job_id: JobId, token: bytes, task: str, executor: str, stop_by: float) -> None:
+    def hold(
+        self, slot: int, job_id: JobId, token: bytes, task: str, executor: str, stop_by: float, gives_up: bool = False
+    ) -> None:
         """Write a job into a slot. The busy mark is written last, so a reader never sees half a slot."""
         offset = _FIRST + slot * _STEP
         code, name = _kind(task, executor)
-        _SLOT.pack_into(self._memory, offset, _FREE, code, _GO_ON, token, stop_by, name, job_id.encode())
+        _SLOT.pack_into(self._memory, offset, _FREE, code, _GO_ON, gives_up, token, stop_by, name, job_id.encode())
         self._memory[offset] = _BUSY
 
     def stopping(self, slot: int, stop: Stop, stop_by: float) -> None:
@@ -132,9 +138,9 @@ class SlotTable:
             offset = _FIRST + slot * _STEP
             if self._memory[offset] not in marks:
                 continue
-            _, executor, stop, token, stop_by, task, job = _SLOT.unpack_from(self._memory, offset)
+            _, executor, stop, gives_up, token, stop_by, task, job = _SLOT.unpack_from(self._memory, offset)
             name, job_id = task.rstrip(b"\0").decode(errors="replace"), JobId(job.rstrip(b"\0").decode())
-            found.append(BusySlot(job_id, token, name, EXECUTORS[executor], Stop(stop), stop_by))
+            found.append(BusySlot(job_id, token, name, EXECUTORS[executor], Stop(stop), stop_by, bool(gives_up)))
         return found
 
     def close(self) -> None:
