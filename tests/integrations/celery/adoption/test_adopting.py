@@ -17,8 +17,10 @@ from kombu.exceptions import OperationalError
 from headway.core.errors import ConfigError
 from headway.core.policy.document import BUILT_IN
 from headway.integrations.celery import Adoption, adopt, adoption_of, install
+from headway.integrations.celery.adoption.message import TaskMessage
 from headway.integrations.celery.adoption.queues import QueueMap, lane_of_rank
 from headway.integrations.celery.adoption.rates import rate_of
+from headway.integrations.celery.adoption.tracing import soft_seconds
 
 NO_BROKER = {"broker_transport_options": {"max_retries": 0}, "broker_connection_timeout": 0.1}
 
@@ -170,6 +172,17 @@ def test_the_policy_sets_fairness_and_limits_without_the_code(app: Celery, tmp_p
             assert len(found.limits) == 1
     finally:
         adoption.headway.close()
+
+
+def test_the_time_limits_of_the_settings_hold_for_tasks_without_their_own(app: Celery, adoption: Adoption) -> None:
+    app.conf.update(task_time_limit=70, task_soft_time_limit=60)
+    daily, message = app.tasks["reports.daily"], TaskMessage([], {}, {}, {})
+    daily.time_limit = daily.soft_time_limit = None  # Before Celery 5.7 a task does not read these settings.
+    assert adoption.task("reports.daily").options.timeout == 70
+    assert soft_seconds(adoption, daily, message) == 60
+    daily.soft_time_limit = 50
+    assert soft_seconds(adoption, daily, message) == 50
+    assert soft_seconds(adoption, daily, message._replace(headers={"timelimit": [None, 40]})) == 40
 
 
 def test_the_first_task_protocol_can_be_set(app: Celery, adoption: Adoption) -> None:

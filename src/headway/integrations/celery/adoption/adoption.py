@@ -143,7 +143,7 @@ class Adoption:
             executor=self.executor,
             max_retries=RETRIES_MAX,  # Celery decides about retries.
             retry=Retry(give_up_on=(Exception,)),
-            timeout=getattr(registered, "time_limit", None) or NO_LIMIT,
+            timeout=getattr(registered, "time_limit", None) or self.app.conf.task_time_limit or NO_LIMIT,
             limits=_limits(getattr(registered, "rate_limit", None)),
         )
         return Task(self.headway, function, name, options, signature=MessageSignature(name, shown))

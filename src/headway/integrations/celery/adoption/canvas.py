@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from celery import Task as CeleryTask  # type: ignore[import-untyped]
-from celery import canvas
+from celery import canvas, uuid
 from celery.result import GroupResult  # type: ignore[import-untyped]
 
 from headway.client.task import Call
@@ -57,6 +57,7 @@ def _with_body(run: Any) -> Any:
         adoption = _adoption(used)
         if adoption is None or not _all_adopted(adoption, [header, body]):
             return run(self, header, body, partial_args, app=app, **options)
+        options["task_id"] = options.get("task_id") or uuid()  # Before Celery 5.6 a chain as the body has none.
         with adoption.sender.collecting() as opened:
             known = len(opened.chords)
             before, opened.steps = opened.steps, deque()  # Only chains of the header must be complete here.

@@ -78,8 +78,7 @@ def _trace(adoption: Adoption, task: Any, attempt: RunningAttempt) -> tuple[Any,
     message = attempt.message
     request = make_request(attempt)
     lifecycle.send_received(adoption, task, request)
-    limits = message.headers.get("timelimit") or (None, None)
-    seconds = limits[1] or task.soft_time_limit
+    seconds = soft_seconds(adoption, task, message)
     traced: Any = None
     try:
         with SoftLimit(seconds) if seconds else nullcontext():
@@ -89,6 +88,12 @@ def _trace(adoption: Adoption, task: Any, attempt: RunningAttempt) -> tuple[Any,
             return None, trace.TraceInfo(states.FAILURE, late)
     result, info, *_ = traced
     return result, info
+
+
+def soft_seconds(adoption: Adoption, task: Any, message: TaskMessage) -> float | None:
+    """Return the soft time limit of a call: its own, that of its task, or that of the settings."""
+    called: float | None = (message.headers.get("timelimit") or (None, None))[1]
+    return called or task.soft_time_limit or adoption.app.conf.task_soft_time_limit
 
 
 def _tracer(adoption: Adoption, task: Any) -> Any:
