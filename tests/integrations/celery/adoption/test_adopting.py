@@ -21,6 +21,8 @@ from headway.integrations.celery.adoption.message import TaskMessage
 from headway.integrations.celery.adoption.queues import QueueMap, lane_of_rank
 from headway.integrations.celery.adoption.rates import rate_of
 from headway.integrations.celery.adoption.tracing import soft_seconds
+from headway.policy_store.catalogue import publish_tasks
+from headway.worker.manifest import catalogue_entry
 
 NO_BROKER = {"broker_transport_options": {"max_retries": 0}, "broker_connection_timeout": 0.1}
 
@@ -183,6 +185,47 @@ def test_the_time_limits_of_the_settings_hold_for_tasks_without_their_own(app: C
     daily.soft_time_limit = 50
     assert soft_seconds(adoption, daily, message) == 50
     assert soft_seconds(adoption, daily, message._replace(headers={"timelimit": [None, 40]})) == 40
+
+
+def publish(adoption: Adoption, *names: str) -> None:
+    """Publish tasks in the store's catalogue, as a worker does when it starts."""
+
+    async def write() -> None:
+        await publish_tasks(await adoption.headway.client.store(), [catalogue_entry(adoption.task(n)) for n in names])
+
+    adoption.headway.portal.run(write())
+
+
+def test_a_task_that_is_sent_by_name_has_the_time_limit_of_its_worker(app: Celery, adoption: Adoption) -> None:
+    app.tasks["emails.send"].time_limit = 9
+    publish(adoption, "emails.send")
+    client = Celery("client", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    store = adoption.headway.settings.store
+    other = adopt(client, store=store, only=["reports.*", "emails.*"])
+    try:
+        assert record(adoption, client.send_task("emails.send").id).timeout_ms == 9_000
+    finally:
+        other.headway.close()
+
+
+def test_a_task_that_is_sent_by_name_is_shared_by_its_parameters(
+    app: Celery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway.integrations.celery.adoption.adoption.CATALOGUE_SECONDS", 0.0)
+    policy = tmp_path / "policy.toml"
+    policy.write_text('[tasks."reports.daily"]\nfair_by = "customer_id"\n')
+    store = f"sqlite:///{tmp_path}/jobs.db"
+    adoption = adopt(app, store=store, only=["reports.*"], policy=str(policy))
+    client = Celery("client", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    other = adopt(client, store=store, only=["reports.*"], policy=str(policy))
+    try:
+        assert record(adoption, client.send_task("reports.daily", [7]).id).tenant is None  # No worker has started.
+        publish(adoption, "reports.daily")
+        for args, kwargs in (([7], {}), ([], {"customer_id": 7})):
+            assert record(adoption, client.send_task("reports.daily", args, kwargs).id).tenant == "7"
+    finally:
+        other.headway.close()
+        adoption.headway.close()
 
 
 def test_the_first_task_protocol_can_be_set(app: Celery, adoption: Adoption) -> None:

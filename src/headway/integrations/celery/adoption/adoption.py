@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery import Celery  # type: ignore[import-untyped]
 from celery.utils.imports import instantiate  # type: ignore[import-untyped]
@@ -25,14 +27,26 @@ from headway.integrations.celery.adoption.queues import NEED, QueueMap, known_qu
 from headway.integrations.celery.adoption.rates import rate_of
 from headway.integrations.celery.adoption.sender import JobSender
 from headway.integrations.celery.adoption.tracing import make_function
+from headway.policy_store.catalogue import TASKS, TaskEntry, TaskReader
+from headway.stores.base import Document
 
 ATTRIBUTE = "headway_adoption"
 ENVELOPES = ("celery.map", "celery.starmap")  # Celery's own tasks that call another task several times.
+CATALOGUE_SECONDS = (
+    60.0  # How long a client uses what a worker has published about a task that the client does not have.
+)
 ACCUMULATE = "celery.accumulate"  # What ``self.replace`` with a group makes of a running task.
 EXECUTORS = ("process", "thread")
 NO_LIMIT = 365 * 86_400  # Seconds. A Celery task without time_limit may run for any time; a job needs a number.
 _THREAD_POOLS = ("threads", "gevent", "eventlet", "solo")
 _adopting = threading.Lock()
+
+
+class _Published(NamedTuple):
+    """What a worker has published about a task, and the moment at which it is read again."""
+
+    entry: TaskEntry | None
+    until: float  # By the monotonic clock.
 
 
 class AdoptedHeadway(Headway):
@@ -81,7 +95,8 @@ class Adoption:
         self.asked = (store, only, dict(lanes), executor, dict(settings))
         self._executor = executor
         self._declaring = threading.Lock()
-        self._unregistered: set[str] = set()  # Tasks that this process sends by name without having them.
+        self._unregistered: dict[str, _Published] = {}  # Tasks that this process sends by name without having them.
+        self._reader = TaskReader()
         self.headway = AdoptedHeadway(self, store, **settings)
         self.join = declare_join(self)
         self.sender = JobSender(self)
@@ -122,30 +137,51 @@ class Adoption:
 
     def task(self, name: str) -> Task[Any, Any, Any]:
         """Return the Headway task of a name, and declare it first if it is new."""
-        known = self.headway.tasks.get(name)
-        if known is not None and name not in self._unregistered:
+        known, published = self.headway.tasks.get(name), self._unregistered.get(name)
+        if known is not None and published is None:
             return known
         registry: Any = self.app._tasks
         registered = registry.get(name)  # Not ``tasks``, which finalizes the app while modules are imported.
-        if known is not None and registered is None:
+        is_fresh = published is not None and time.monotonic() < published.until
+        if registered is None and known is not None and is_fresh:
             return known
         with self._declaring:
-            task = self._declare(name, registered)
+            entry = None if registered is not None else self._read_entry(name)
+            if registered is None:
+                self._unregistered[name] = _Published(entry, time.monotonic() + CATALOGUE_SECONDS)
+                if known is not None and published is not None and published.entry == entry:
+                    return known
+            else:
+                self._unregistered.pop(name, None)
+            task = self._declare(name, registered, entry)
             self.headway.tasks[name] = task
-            (self._unregistered.add if registered is None else self._unregistered.discard)(name)
         return task
 
-    def _declare(self, name: str, registered: Any) -> Task[Any, Any, Any]:
-        function = make_function(self, name, registered)
-        shown = _unknown if registered is None else registered.run
+    def _read_entry(self, name: str) -> TaskEntry | None:
+        """Return what a worker has published about a task: its time limit and its parameters."""
+        headway = self.headway
+
+        async def read() -> list[Document]:
+            return await (await headway.client.store()).read(TASKS, name)
+
+        found = headway.portal.run(read())
+        return self._reader.read(name, found[0].body) if found else None
+
+    def _declare(self, name: str, registered: Any, entry: TaskEntry | None) -> Task[Any, Any, Any]:
+        if entry is not None:
+            shown, timeout = _stand_in(entry), (entry.timeout_ms or 0) / 1_000
+        else:
+            shown = _unknown if registered is None else registered.run
+            timeout = getattr(registered, "time_limit", None) or self.app.conf.task_time_limit
         options = TaskOptions(
             context=True,
             executor=self.executor,
             max_retries=RETRIES_MAX,  # Celery decides about retries.
             retry=Retry(give_up_on=(Exception,)),
-            timeout=getattr(registered, "time_limit", None) or self.app.conf.task_time_limit or NO_LIMIT,
+            timeout=timeout or NO_LIMIT,
             limits=_limits(getattr(registered, "rate_limit", None)),
         )
+        function = make_function(self, name, registered)
         return Task(self.headway, function, name, options, signature=MessageSignature(name, shown))
 
     @property
@@ -237,6 +273,18 @@ def _limits(rate_limit: Any) -> tuple[Limit, ...]:
 
 def _unknown(*args: Any, **kwargs: Any) -> None:
     """Stand for a task that only its worker knows."""
+
+
+def _stand_in(entry: TaskEntry) -> Callable[..., None]:
+    """Return a function with the parameters of a task that only its worker has."""
+
+    def elsewhere(*_more: Any, **_named: Any) -> None: ...
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    known = [inspect.Parameter(name, kind, default=None) for name in entry.parameters.get("properties", {})]
+    others = inspect.signature(elsewhere).parameters.values()
+    elsewhere.__signature__ = inspect.Signature([*known, *others])  # type: ignore[attr-defined]
+    return elsewhere
 
 
 def _forget_backend(app: Any) -> None:
