@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from functools import partial
 from pathlib import Path
@@ -185,6 +186,22 @@ def _define(app: Celery) -> None:
             time.sleep(0.01)
         return "done"
 
+    def gate(path: str) -> str:
+        while not Path(path).exists():
+            time.sleep(0.01)
+        return "done"
+
+    task(name="work.gate")(gate)
+    task(name="work.tracked_gate", track_started=True)(gate)
+
+    @task(name="work.crash_once")
+    def crash_once(crashed: str, path: str) -> str:
+        """Kill the process of the first attempt. Later attempts wait for a file."""
+        if not Path(crashed).exists():
+            Path(crashed).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return gate(path)
+
     @task(name="work.ignore", bind=True)
     def ignore(self: Any) -> None:
         self.update_state(state="FAILURE", meta={"exc_type": "Custom", "exc_message": ["own"], "exc_module": "x"})
@@ -205,6 +222,10 @@ def _define(app: Celery) -> None:
     @task(name="work.quiet", ignore_result=True)
     def quiet() -> str:
         return "kept"
+
+    @task(name="work.large", ignore_result=True)
+    def large(size: int) -> str:
+        return "x" * size
 
     @task(name="work.hooked", base=Hooked, bind=True, max_retries=1, default_retry_delay=0)
     def hooked(self: Any, how: str) -> str:

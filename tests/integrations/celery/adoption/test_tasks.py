@@ -19,6 +19,7 @@ from celery.exceptions import (  # type: ignore[import-untyped]
 from celery.exceptions import TimeoutError as CeleryTimeout
 
 from headway.core.errors import ConfigError, IdempotencyConflict, PayloadError
+from headway.core.job import State
 from headway.integrations.celery import adoption_of
 from tests.integrations.celery.adoption.conftest import Adopted
 from tests.integrations.celery.adoption.project import Expected
@@ -153,6 +154,27 @@ def test_a_task_can_set_its_own_state(adopted: Adopted, tmp_path: Path) -> None:
     assert result.get(timeout=60) == "done"
 
 
+def executing(adopted: Adopted, result: Any) -> bool:
+    return bool(adoption_of(adopted.app).headway.job(result.id).record().state is State.EXECUTING)
+
+
+def test_a_running_task_is_started_only_if_it_says_so(adopted: Adopted, tmp_path: Path) -> None:
+    plain, tracked = (adopted.call(f"work.{name}", str(tmp_path / "open")) for name in ("gate", "tracked_gate"))
+    eventually(lambda: executing(adopted, plain) and executing(adopted, tracked), "both tasks run", lambda: "")
+    assert (plain.state, tracked.state) == ("PENDING", "STARTED")
+    (tmp_path / "open").touch()
+    assert (plain.get(timeout=60), tracked.get(timeout=60)) == ("done", "done")
+
+
+def test_a_task_that_runs_again_after_a_crash_is_not_in_state_retry(adopted: Adopted, tmp_path: Path) -> None:
+    if adopted.executor == "process":
+        result = adopted.call("work.crash_once", str(tmp_path / "crashed"), str(tmp_path / "open"))
+        eventually(lambda: (tmp_path / "crashed").exists() and executing(adopted, result), "it runs", lambda: "")
+        assert result.state == "PENDING"
+        (tmp_path / "open").touch()
+        assert result.get(timeout=60) == "done"
+
+
 def test_an_ignored_task_keeps_the_state_that_it_set(adopted: Adopted) -> None:
     result = adopted.call("work.ignore")
     eventually(result.ready, "the task ends", lambda: result.state)
@@ -181,6 +203,11 @@ def test_an_ignored_result_can_still_be_read(adopted: Adopted) -> None:
     result = adopted.call("work.quiet")
     assert result.get() is None
     assert adopted.app.AsyncResult(result.id).get(timeout=60) == "kept"
+
+
+def test_an_ignored_result_may_be_too_large_to_keep(adopted: Adopted) -> None:
+    result = adopted.app.AsyncResult(adopted.call("work.large", 2 << 20).id)
+    assert (result.get(timeout=60), result.state) == (None, "SUCCESS")
 
 
 def test_all_hooks_of_a_base_class_are_called(adopted: Adopted) -> None:

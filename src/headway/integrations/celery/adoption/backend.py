@@ -154,10 +154,15 @@ class JobBackend(BaseBackend):  # type: ignore[misc]
             unknown = {"status": states.PENDING, "result": None, "task_id": task_id}
             return self.original.get_task_meta(task_id) if self._has_original else unknown
         job = self.failed_source(job)
-        meta: dict[str, Any] = self.meta_from_decoded(job_meta(job))
+        meta: dict[str, Any] = self.meta_from_decoded(job_meta(job, tracked=self._is_tracked(job.task)))
         meta["task_id"] = task_id
         meta["children"] = self._children(task_id) if job.state.ended else []
         return meta
+
+    def _is_tracked(self, name: str) -> bool:
+        """Return whether a running task is in state STARTED: the option or the setting ``track_started``."""
+        task = self.app.tasks.get(name)
+        return bool(self.app.conf.task_track_started if task is None else task.track_started)
 
     def failed_source(self, job: JobRecord) -> JobRecord:
         """Return the job with which a step of a chain failed: one of the steps before it, or itself."""

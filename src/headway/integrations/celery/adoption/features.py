@@ -67,8 +67,8 @@ TASK_OPTIONS = [
     *_as_is(
         FeatureKind.TASK_OPTION,
         "name bind base typing autoretry_for dont_autoretry_for retry_backoff retry_backoff_max retry_jitter "
-        "retry_kwargs max_retries default_retry_delay soft_time_limit throws expires pydantic pydantic_strict "
-        "pydantic_context pydantic_dump_kwargs shadow_name trail abstract __header__ request_stack "
+        "retry_kwargs max_retries default_retry_delay soft_time_limit track_started throws expires pydantic "
+        "pydantic_strict pydantic_context pydantic_dump_kwargs shadow_name trail abstract __header__ request_stack "
         "Request Strategy resultrepr_maxsize store_eager_result",
     ),
     *_differs(
@@ -80,7 +80,6 @@ TASK_OPTIONS = [
     ),
     *_differs(FeatureKind.TASK_OPTION, "chooses the lane: high, the policy's default, or low", "priority"),
     *_differs(FeatureKind.TASK_OPTION, "the store keeps the result as long as the policy keeps jobs", "ignore_result"),
-    *_differs(FeatureKind.TASK_OPTION, "is always on: a running job is STARTED", "track_started"),
     *_differs(
         FeatureKind.TASK_OPTION,
         _NO_ACK,
@@ -278,9 +277,9 @@ SETTINGS = [
         FeatureKind.SETTING,
         "accept_content imports include namespace timezone enable_utc task_always_eager task_eager_propagates "
         "task_store_eager_result task_annotations task_soft_time_limit task_default_queue task_routes task_queues "
-        "task_create_missing_queues task_ignore_result beat_schedule result_extended task_remote_tracebacks "
-        "task_protocol task_inherit_parent_priority task_repr_maxlevels worker_hijack_root_logger "
-        "worker_log_format worker_task_log_format worker_log_color worker_redirect_stdouts "
+        "task_create_missing_queues task_ignore_result task_track_started beat_schedule result_extended "
+        "task_remote_tracebacks task_protocol task_inherit_parent_priority task_repr_maxlevels "
+        "worker_hijack_root_logger worker_log_format worker_task_log_format worker_log_color worker_redirect_stdouts "
         "worker_redirect_stdouts_level worker_log_datefmt worker_task_log_datefmt task_allow_error_cb_on_chord_header",
     ),
     *_differs(FeatureKind.SETTING, "holds over all workers together, not for each worker", "task_default_rate_limit"),
@@ -290,7 +289,6 @@ SETTINGS = [
         "task_time_limit",
     ),
     *_differs(FeatureKind.SETTING, "chooses the lane of tasks without a priority", "task_default_priority"),
-    *_differs(FeatureKind.SETTING, "is always on: a running job is STARTED", "task_track_started"),
     *_differs(FeatureKind.SETTING, "use [keep] in the policy", "result_expires"),
     *_differs(
         FeatureKind.SETTING,

@@ -11,12 +11,13 @@ from celery import states  # type: ignore[import-untyped]
 from celery.exceptions import TaskRevokedError, TimeLimitExceeded, WorkerLostError  # type: ignore[import-untyped]
 
 from headway.client.codec import decode_result
-from headway.core.errors import JobError
+from headway.core.errors import JobError, RetryAfter
 from headway.core.job import JobRecord, State
 from headway.integrations.celery.adoption.message import read_message, read_result
 
 STATE = "celery.state"  # The key of a result that a task left to ``Ignore``: its own state and meta.
 NOTE_MAX = 3_000  # Characters of a task's own state and meta, as JSON. Redis keeps 3,500.
+RETRY_AFTER = f"{RetryAfter.__module__}.{RetryAfter.__qualname__}"  # What the error of a retry has as its type.
 UPSTREAM = re.compile(r"upstream (\S+)")
 
 
@@ -28,10 +29,10 @@ def write_note(state: str, meta: Any) -> str:
     return note
 
 
-def job_meta(job: JobRecord) -> dict[str, Any]:
-    """Return the meta data of a job, without its children."""
-    state, result, traceback = _outcome(job)
+def job_meta(job: JobRecord, *, tracked: bool = False) -> dict[str, Any]:
+    """Return the meta data of a job, without its children. ``tracked``: whether a running task is in state STARTED."""
     message = read_message(job.payload)
+    state, result, traceback = _outcome(job, tracked, ignored=bool(message.headers.get("ignore_result")))
     done = job.finished_at
     return {
         "task_id": str(job.job_id),
@@ -51,10 +52,12 @@ def job_meta(job: JobRecord) -> dict[str, Any]:
     }
 
 
-def _outcome(job: JobRecord) -> tuple[str, Any, str | None]:
+def _outcome(job: JobRecord, tracked: bool, *, ignored: bool) -> tuple[str, Any, str | None]:
     match job.state:
         case State.COMPLETED:
             if job.result_error is not None:
+                if ignored:  # The caller does not want the result, so it may be too large to keep.
+                    return states.SUCCESS, None, None
                 return states.FAILURE, _exception("kombu.exceptions", "EncodeError", job.result_error), None
             result = decode_result(job.result)
             if isinstance(result, dict) and STATE in result:
@@ -66,21 +69,23 @@ def _outcome(job: JobRecord) -> tuple[str, Any, str | None]:
         case State.CANCELLED:
             return states.REVOKED, TaskRevokedError(_revoked(job.reason)), None
         case State.EXECUTING:
-            return _running(job)
+            return _running(job, tracked)
         case _:
             return _queued(job)
 
 
-def _running(job: JobRecord) -> tuple[str, Any, str | None]:
+def _running(job: JobRecord, tracked: bool) -> tuple[str, Any, str | None]:
     try:
         said = json.loads(job.note or "")
         return said["state"], said["meta"], None
     except (ValueError, KeyError, TypeError):
-        return states.STARTED, {"hostname": job.worker_id}, None
+        return (states.STARTED, {"hostname": job.worker_id}, None) if tracked else _queued(job)
 
 
 def _queued(job: JobRecord) -> tuple[str, Any, str | None]:
-    error = job.error or (job.history[-1].error if job.history else None)
+    """Return RETRY with the last exception for which the task asked to run again, else PENDING, also after a crash."""
+    found = (job.error, *(attempt.error for attempt in reversed(job.history)))
+    error = next((error for error in found if error is not None and error.type == RETRY_AFTER), None)
     if error is None or not job.attempts:
         return states.PENDING, None, None
     kind, _, text = error.message.partition(": ")
