@@ -262,9 +262,15 @@ def trace_signals() -> None:
     for name in (
         "before_task_publish", "after_task_publish", "task_prerun", "task_postrun", "task_success", "task_failure",
         "task_retry", "task_received", "worker_init", "worker_ready", "worker_process_init", "worker_shutdown",
-        "celeryd_init", "worker_shutting_down",
+        "celeryd_init", "worker_shutting_down", "after_setup_logger", "after_setup_task_logger",
     ):  # fmt: skip
         getattr(signals, name).connect(_traced(name), weak=False)
+    signals.task_received.connect(_trace_request, weak=False)
+
+
+def _trace_request(request: Any, **_: Any) -> None:
+    with open(os.environ["ADOPTED_TRACE"], "a") as trace:
+        trace.write(f"request {request.name} {request.task_name} {request.task_id}\n")
 
 
 def _celery() -> dict[str, Any]:

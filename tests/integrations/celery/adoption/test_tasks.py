@@ -248,7 +248,14 @@ def test_the_publish_signals_can_add_headers(adopted: Adopted) -> None:
 def test_the_worker_sends_the_signals_of_a_start(adopted: Adopted) -> None:
     written = adopted.trace.read_text()
     assert {"celeryd_init", "worker_init", "worker_ready", "task_received"} <= set(written.split())
+    assert {"after_setup_logger", "after_setup_task_logger"} <= set(written.split())
     assert ("worker_process_init" in written) is (adopted.executor == "process")
+
+
+def test_receivers_of_task_received_read_the_names_of_a_worker_request(adopted: Adopted) -> None:
+    result = adopted.call("work.add", 1)
+    result.get(timeout=60)
+    assert f"work.add work.add {result.id}" in adopted.traced("request")
 
 
 def test_a_task_that_sends_a_task_has_it_as_a_child(adopted: Adopted) -> None:
@@ -326,6 +333,7 @@ def test_health_checks_see_the_worker(adopted: Adopted, tmp_path: Path) -> None:
     eventually(lambda: result.state == "PROGRESS", "the task runs", lambda: result.state)
     assert [job["id"] for job in inspect.active()[name]] == [result.id]
     waiting = adopted.call("work.add", 1, countdown=600)
-    assert waiting.id in [job["request"]["id"] for job in inspect.scheduled()[name]]
+    (eta,) = [job["eta"] for job in inspect.scheduled()[name] if job["request"]["id"] == waiting.id]
+    assert timedelta(minutes=8) < datetime.fromisoformat(eta) - datetime.now(UTC) <= timedelta(minutes=10)
     (tmp_path / "gate").touch()
     waiting.revoke()

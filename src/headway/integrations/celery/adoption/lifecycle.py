@@ -42,6 +42,20 @@ class WorkerStandIn:
         return f"<Headway worker {self.hostname}>"
 
 
+class ReceivedRequest(trace.Context):  # type: ignore[misc]
+    """A request with the names that receivers of ``task_received`` know from Celery's worker."""
+
+    @property
+    def name(self) -> Any:
+        return self.task
+
+    @property
+    def task_id(self) -> Any:
+        return self.id
+
+    task_name = type = name
+
+
 def hostname() -> str:
     """Return the name of this worker as Celery writes it."""
     return f"headway@{socket.gethostname()}"
@@ -66,13 +80,25 @@ def _start(adoption: Adoption) -> None:
     trace.setup_worker_optimizations(app, hostname())
     _state._set_task_join_will_block(True)
     app.set_current()
-    signals.setup_logging.send(
-        sender=None, loglevel=logging.INFO, logfile=None, format=app.conf.worker_log_format, colorize=False
-    )
+    _send_logging_signals(app)
     signals.celeryd_init.send(sender=hostname(), instance=worker, conf=app.conf, options={})
     signals.celeryd_after_setup.send(sender=hostname(), instance=worker, conf=app.conf)
     app.loader.init_worker()
     signals.worker_init.send(sender=worker)
+
+
+def _send_logging_signals(app: Any) -> None:
+    """Send the signals of Celery's logging. As on Celery, a receiver of ``setup_logging`` replaces the others.
+
+    Headway has set up the loggers. Receivers may add handlers of their own.
+    """
+    common = {"loglevel": logging.INFO, "logfile": None, "colorize": False}
+    if not signals.setup_logging.send(sender=None, format=app.conf.worker_log_format, **common):
+        root, tasks = logging.getLogger(), logging.getLogger("celery.task")
+        signals.after_setup_logger.send(sender=None, logger=root, format=app.conf.worker_log_format, **common)
+        signals.after_setup_task_logger.send(
+            sender=None, logger=tasks, format=app.conf.worker_task_log_format, **common
+        )
 
 
 @asynccontextmanager
@@ -124,7 +150,7 @@ def _is_ignored(name: str) -> bool:
 def send_received(adoption: Adoption, task: Any, request: dict[str, Any]) -> None:
     """Send ``task_received`` if any code listens."""
     if signals.task_received.receivers:
-        signals.task_received.send(sender=WorkerStandIn(adoption), request=trace.Context(request), task=task)
+        signals.task_received.send(sender=WorkerStandIn(adoption), request=ReceivedRequest(request), task=task)
 
 
 def connect(adoption: Adoption) -> None:
