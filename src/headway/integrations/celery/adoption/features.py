@@ -61,6 +61,10 @@ def _refused(kind: FeatureKind, note: str, names: str) -> Iterator[Feature]:
 _NO_ACK = "has no effect: a job is never lost with its worker, it always runs again"
 _NO_BROKER = "has no effect: an adopted task is not sent to the broker"
 _JSON = "has no effect: arguments and results are JSON; a value that JSON cannot hold is refused by its name"
+_OWN_LOGS = "has no effect: Headway's workers log as --log and --log-level say, and print() goes to standard output"
+_NO_ERRBACK = (
+    "is not called for a task that time_limit killed or whose process died, except as the callback of a chord's body"
+)
 _CRASH = "a job whose process dies runs again until the policy's crash_limit"
 
 TASK_OPTIONS = [
@@ -69,8 +73,9 @@ TASK_OPTIONS = [
         "name bind base typing autoretry_for dont_autoretry_for retry_backoff retry_backoff_max retry_jitter "
         "retry_kwargs max_retries default_retry_delay soft_time_limit track_started throws expires pydantic "
         "pydantic_strict pydantic_context pydantic_dump_kwargs shadow_name trail abstract __header__ request_stack "
-        "Request Strategy resultrepr_maxsize store_eager_result",
+        "resultrepr_maxsize store_eager_result",
     ),
+    *_differs(FeatureKind.TASK_OPTION, "has no effect on Headway's workers", "Request Strategy"),
     *_differs(
         FeatureKind.TASK_OPTION, "kills the job in the process executor; with threads it kills the runner", "time_limit"
     ),
@@ -80,11 +85,11 @@ TASK_OPTIONS = [
     ),
     *_differs(FeatureKind.TASK_OPTION, "chooses the lane: high, the policy's default, or low", "priority"),
     *_differs(FeatureKind.TASK_OPTION, "the store keeps the result as long as the policy keeps jobs", "ignore_result"),
+    *_differs(FeatureKind.TASK_OPTION, "is always on: the store keeps errors", "store_errors_even_if_ignored"),
     *_differs(
         FeatureKind.TASK_OPTION,
         _NO_ACK,
-        "acks_late acks_on_failure_or_timeout acks_on_failure acks_on_timeout retry_on_worker_lost "
-        "store_errors_even_if_ignored",
+        "acks_late acks_on_failure_or_timeout acks_on_failure acks_on_timeout retry_on_worker_lost",
     ),
     *_differs(FeatureKind.TASK_OPTION, _CRASH, "reject_on_worker_lost"),
     *_differs(
@@ -117,6 +122,7 @@ TASK_METHODS = [
 ]
 
 CALL_OPTIONS = [
+    *_differs(FeatureKind.CALL_OPTION, _NO_ERRBACK, "link_error"),
     *_differs(
         FeatureKind.CALL_OPTION,
         "an id stands for one job: while that job waits or runs, a second call with the id does not add another",
@@ -124,7 +130,7 @@ CALL_OPTIONS = [
     ),
     *_as_is(
         FeatureKind.CALL_OPTION,
-        "args kwargs countdown eta expires headers link link_error retries root_id parent_id group_id "
+        "args kwargs countdown eta expires headers link retries root_id parent_id group_id "
         "group_index chord chain shadow soft_time_limit add_to_parent ignore_result route_name router result_cls "
         "task_type argsrepr kwargsrepr origin stamped_headers replaced_task_nesting",
     ),
@@ -162,7 +168,7 @@ REQUEST = [
         "stamped_headers ignore_result children argsrepr kwargsrepr task taskset loglevel logfile "
         "replaced_task_nesting",
     ),
-    *_differs(FeatureKind.REQUEST, "is the id of the Headway worker", "hostname"),
+    *_differs(FeatureKind.REQUEST, "is headway@ and the name of the machine", "hostname"),
     *_differs(FeatureKind.REQUEST, "has the queue and the priority, and no exchange", "delivery_info"),
 ]
 
@@ -197,9 +203,9 @@ EXCEPTIONS = [
 CANVAS = [
     *_as_is(
         FeatureKind.CANVAS,
-        "signature chain group chunks map starmap xmap xstarmap link link_error on_error immutable si partial "
-        "maybe_signature set clone",
+        "signature chain group chunks map starmap xmap xstarmap link immutable si partial maybe_signature set clone",
     ),
+    *_differs(FeatureKind.CANVAS, _NO_ERRBACK, "link_error on_error"),
     *_differs(
         FeatureKind.CANVAS,
         "the store starts the body when the header has ended; all tasks of a chord must be adopted, or none",
@@ -255,8 +261,7 @@ SIGNALS = [
 CONTROL = [
     *_as_is(
         FeatureKind.CONTROL,
-        "inspect active reserved scheduled stats ping registered registered_tasks active_queues revoked conf "
-        "query_task report",
+        "inspect active reserved scheduled stats ping registered registered_tasks active_queues query_task",
     ),
     *_differs(
         FeatureKind.CONTROL,
@@ -268,7 +273,7 @@ CONTROL = [
         "reaches only Celery's own workers",
         "broadcast purge discard_all shutdown pool_grow pool_shrink pool_restart autoscale add_consumer "
         "cancel_consumer enable_events disable_events rate_limit time_limit heartbeat election clock memdump "
-        "memsample objgraph hello revoke_by_stamped_headers",
+        "memsample objgraph hello revoke_by_stamped_headers revoked conf report",
     ),
 ]
 
@@ -277,10 +282,14 @@ SETTINGS = [
         FeatureKind.SETTING,
         "accept_content imports include namespace timezone enable_utc task_always_eager task_eager_propagates "
         "task_store_eager_result task_annotations task_soft_time_limit task_default_queue task_routes task_queues "
-        "task_create_missing_queues task_ignore_result task_track_started beat_schedule result_extended "
-        "task_remote_tracebacks task_protocol task_inherit_parent_priority task_repr_maxlevels "
-        "worker_hijack_root_logger worker_log_format worker_task_log_format worker_log_color worker_redirect_stdouts "
-        "worker_redirect_stdouts_level worker_log_datefmt worker_task_log_datefmt task_allow_error_cb_on_chord_header",
+        "task_create_missing_queues task_track_started beat_schedule result_extended task_remote_tracebacks "
+        "task_protocol task_inherit_parent_priority task_repr_maxlevels task_allow_error_cb_on_chord_header",
+    ),
+    *_differs(
+        FeatureKind.SETTING,
+        _OWN_LOGS,
+        "worker_hijack_root_logger worker_log_format worker_task_log_format worker_log_color worker_log_datefmt "
+        "worker_task_log_datefmt worker_redirect_stdouts worker_redirect_stdouts_level",
     ),
     *_differs(FeatureKind.SETTING, "holds over all workers together, not for each worker", "task_default_rate_limit"),
     *_differs(
@@ -289,13 +298,15 @@ SETTINGS = [
         "task_time_limit",
     ),
     *_differs(FeatureKind.SETTING, "chooses the lane of tasks without a priority", "task_default_priority"),
+    *_differs(FeatureKind.SETTING, "the store keeps the result as long as the policy keeps jobs", "task_ignore_result"),
+    *_differs(FeatureKind.SETTING, "is always on: the store keeps errors", "task_store_errors_even_if_ignored"),
     *_differs(FeatureKind.SETTING, "use [keep] in the policy", "result_expires"),
     *_differs(
         FeatureKind.SETTING,
         _NO_ACK,
         "task_acks_late task_acks_on_failure_or_timeout task_acks_on_failure task_acks_on_timeout "
         "task_retry_on_worker_lost worker_cancel_long_running_tasks_on_connection_loss "
-        "worker_deduplicate_successful_tasks task_store_errors_even_if_ignored",
+        "worker_deduplicate_successful_tasks",
     ),
     *_differs(FeatureKind.SETTING, _CRASH, "task_reject_on_worker_lost"),
     *_differs(
@@ -330,7 +341,11 @@ SETTINGS = [
         "worker_pool",
     ),
     *_differs(FeatureKind.SETTING, "use headway worker --max-jobs-per-child", "worker_max_tasks_per_child"),
-    *_differs(FeatureKind.SETTING, "use headway worker --max-memory-per-child", "worker_max_memory_per_child"),
+    *_differs(
+        FeatureKind.SETTING,
+        "use headway worker --max-memory-per-child, which counts MiB instead of KiB",
+        "worker_max_memory_per_child",
+    ),
     *_differs(
         FeatureKind.SETTING,
         "has no effect: Headway needs no beat process",
