@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
+from operator import attrgetter, itemgetter
 
 from headway.core.job import ClassKey, JobRecord
 from headway.core.policy.document import Lane, Policy
@@ -13,6 +15,9 @@ from headway.core.policy.ladder import Preemption, cycle, rung_index
 from headway.core.policy.shares import Sharer, Shares, share_out
 from headway.core.snapshot import ClassView, Plan, Snapshot, Take
 from headway.core.worker import serves
+
+_head_key = attrgetter("head_key")
+_as_take = partial(tuple.__new__, Take)  # Half the time of the constructor. A plan has a take for every class.
 
 # A lane that the policy no longer has is served last.
 _UNDECLARED = Lane(level=1_000_000, weight=1, max_retries=0, timeout_ms=0)
@@ -97,14 +102,12 @@ def plan(
     lines = _lines(snapshot, offers, policy)
     clocks = clocks or ShareClocks()
     below = max(0, min(free, free_below))
-    whole: set[ClassKey] = set()
-    takes = list(_bounded(_serve(lines, free, snapshot.now_at, policy, clocks), free, below, policy, whole))
+    takes = _Takes(free, below, policy.reserve.lanes)
+    _serve(takes, lines, snapshot.now_at, policy, clocks)
     for line in lines:
-        outside = line.name not in policy.reserve.lanes
-        if most := below if outside else free:
-            takes += [Take(view.key, most, outside) for view in line.views if not whole or view.key not in whole]
+        takes.add_rest(line)
     leave_free = policy.reserve.rule == "leave_free"
-    return Plan(tuple(takes), free, below, leave_free)
+    return Plan(tuple(takes.listed), free, below, leave_free)
 
 
 def make_room(
@@ -183,9 +186,13 @@ def _lines(snapshot: Snapshot, offers: frozenset[str], policy: Policy) -> list[L
     """Return the lanes that a worker with these offers can serve, by level and name."""
     by_lane: dict[str, list[ClassView]] = {}
     for view in snapshot.classes:
-        needs = view.key.needs
+        key = view.key
+        lane, needs = key.lane, key.needs
         if not needs or offers.issuperset(needs) or serves(needs, offers):
-            by_lane.setdefault(view.key.lane, []).append(view)
+            if lane in by_lane:
+                by_lane[lane].append(view)
+            else:
+                by_lane[lane] = [view]
     lines = [_line(name, views, snapshot.now_at, policy) for name, views in by_lane.items()]
     return sorted(lines, key=lambda line: (line.lane.level, line.name))
 
@@ -193,8 +200,12 @@ def _lines(snapshot: Snapshot, offers: frozenset[str], policy: Policy) -> list[L
 def _line(name: str, views: list[ClassView], now_at: int, policy: Policy) -> LaneView:
     lane = lane_of(policy, name)
     if len(views) > 1:
-        views.sort(key=lambda view: (view.head_key, view.key.needs, view.key.rung or "", view.key.persist))
+        if len({view.head_key for view in views}) < len(views):  # Equal heads go by the class.
+            views.sort(key=lambda view: (view.key.needs, view.key.rung or "", view.key.persist))
+        views.sort(key=_head_key)
     claimable = [view for view in views if view.waiting and view.blocked is None]
+    if not claimable:
+        return LaneView(name, lane, lane.level, views, claimable, 0)
     since_at = [view.oldest_at for view in claimable if view.oldest_at is not None]
     level = risen_level(lane, now_at - min(since_at)) if since_at else lane.level
     return LaneView(name, lane, level, views, claimable, sum([view.waiting for view in claimable]))
@@ -202,25 +213,59 @@ def _line(name: str, views: list[ClassView], now_at: int, policy: Policy) -> Lan
 
 def _competing(claimable: Sequence[LaneView], policy: Policy) -> list[LaneView]:
     """Return the lanes to serve next: those of the best level with work, and those that have risen to it."""
+    if len(claimable) == 1:
+        return list(claimable)
     absolute = policy.promotion == "absolute"
-    served = min(line.level if absolute else line.lane.level for line in claimable)
+    served = min([line.level if absolute else line.lane.level for line in claimable])
     return [line for line in claimable if line.level <= served]
 
 
-def _serve(rest: Sequence[LaneView], free: int, now_at: int, policy: Policy, clocks: ShareClocks) -> Iterator[Take]:
-    """Yield takes down the levels while slots are left."""
-    left = free
-    sharers = {line.name: clocks.lane(line.name, line.lane, line.waiting) for line in rest} if len(rest) > 1 else {}
+class _Takes:
+    """The takes of a plan so far, each within the reserve. A class gets no take after one of all its jobs."""
+
+    def __init__(self, free: int, below: int, reserved: frozenset[str]) -> None:
+        self.listed: list[Take] = []
+        self.free = free
+        self._below = below
+        self._reserved = reserved
+        self._whole: set[ClassKey] = set()  # The classes of takes that only the free slots bound.
+
+    def add(self, key: ClassKey, most: int, over: str | None = None, until_at: int | None = None) -> None:
+        """Add a take of up to ``most`` jobs. ``over`` and ``until_at`` are those of the take."""
+        outside = key.lane not in self._reserved
+        full = self._below if outside else self.free
+        most = min(most, full)
+        if most <= 0 or key in self._whole:
+            return
+        if most == full and until_at is None:
+            self._whole.add(key)
+        self.listed.append(_as_take((key, most, outside, over, until_at)))
+
+    def add_rest(self, line: LaneView) -> None:
+        """Add a take of all jobs of each class of a lane that has none yet."""
+        whole, outside = self._whole, line.name not in self._reserved
+        if full := self._below if outside else self.free:
+            keys = [view.key for view in line.views if not whole or view.key not in whole]
+            self.listed += [_as_take((key, full, outside, None, None)) for key in keys]
+
+
+def _serve(takes: _Takes, rest: Sequence[LaneView], now_at: int, policy: Policy, clocks: ShareClocks) -> None:
+    """Add takes down the levels while slots are left."""
+    left = takes.free
+    sharers: dict[str, Sharer[str]] = {}
+    if len(rest) > 1:
+        clocks.catch_up()
     while left > 0 and (claimable := [line for line in rest if line.waiting]):
         group = _competing(claimable, policy)
-        native = min(line.lane.level for line in group)
+        native = min([line.lane.level for line in group])
         for line in rest:  # A class that looked empty may have jobs since.
             if not line.waiting and line.lane.level <= native and not line.named:
                 line.named = True
-                yield from (Take(view.key, free, below_reserve=False) for view in line.views)
+                for view in line.views:
+                    takes.add(view.key, takes.free)
         aged = [line for line in group if line.level < line.lane.level]
         if policy.promotion == "absolute" and aged and len(claimable) > 1:
-            yield from _by_age(group, claimable, free, now_at)
+            _by_age(takes, group, claimable, now_at)
             served = min(line.level for line in group)
             for line in aged:  # Its younger jobs have not risen as high.
                 line.level = served + 1
@@ -228,70 +273,76 @@ def _serve(rest: Sequence[LaneView], free: int, now_at: int, policy: Policy, clo
         if len(group) == 1:
             left -= group[0].waiting
             group[0].waiting = 0
-            yield from _in_lane(group[0], free, clocks)
+            _in_lane(takes, group[0], takes.free, clocks)
         else:
-            left -= yield from _shared(group, left, sharers, clocks)
+            left -= _shared(takes, group, left, sharers, clocks)
 
 
 def _shared(
-    group: Sequence[LaneView], left: int, sharers: dict[str, Sharer[str]], clocks: ShareClocks
-) -> Generator[Take, None, int]:
-    """Yield the takes of lanes that compete, until the level's natives have no more jobs. Return the turns used."""
-    native = min(line.lane.level for line in group)
+    takes: _Takes, group: Sequence[LaneView], left: int, sharers: dict[str, Sharer[str]], clocks: ShareClocks
+) -> int:
+    """Add the takes of lanes that compete, until the level's natives have no more jobs. Return the turns used.
+
+    ``sharers``: the lanes that have competed so far, each with its next tag.
+    """
+    native = min([line.lane.level for line in group])
     natives = [line for line in group if line.lane.level == native]
+    for line in group:
+        if line.name not in sharers:
+            sharers[line.name] = clocks.lane(line.name, line.lane, line.waiting)
     # A lane that has joined competes as long as a native does, and then joins the next level.
-    until = max(sharers[line.name].tag + (line.waiting - 1) * sharers[line.name].step for line in natives)
+    until = max([sharers[line.name].tag + (line.waiting - 1) * sharers[line.name].step for line in natives])
     competing = []
     for line in group:
-        sharer, most = sharers[line.name], line.waiting
+        name, tag, step, _ = sharers[line.name]
+        most = line.waiting
         if line.lane.level > native:
-            most = min(most, max(0, ceil((until - sharer.tag) / sharer.step - 1e-9)))
-        competing.append(sharer._replace(most=most))
+            most = min(most, max(0, ceil((until - tag) / step - 1e-9)))
+        competing.append(Sharer(name, tag, step, most))
     turns = share_out(left, competing)
     for line in sorted(group, key=lambda line: sharers[line.name].tag):
         count = turns[line.name]
         if not count:
             continue
         over = natives[0].name if line.lane.level > native else None
-        yield from _in_lane(line, count, clocks, over)
+        _in_lane(takes, line, count, clocks, over)
         line.waiting -= count
-        sharers[line.name] = sharers[line.name]._replace(tag=sharers[line.name].tag + count * sharers[line.name].step)
+        name, tag, step, most = sharers[line.name]
+        sharers[line.name] = Sharer(name, tag + count * step, step, most)
     return sum(turns.values())
 
 
-def _by_age(group: Sequence[LaneView], claimable: Sequence[LaneView], free: int, now_at: int) -> Iterator[Take]:
-    """Yield the takes of absolute promotion: an aged job goes before every job that came later, in any lane."""
+def _by_age(takes: _Takes, group: Sequence[LaneView], claimable: Sequence[LaneView], now_at: int) -> None:
+    """Add the takes of absolute promotion: an aged job goes before every job that came later, in any lane."""
     served = min(line.level for line in group)
-    aged: list[tuple[int, Take]] = []
+    aged: list[tuple[int, ClassKey, str | None, int | None]] = []
     for line in group:
         promoted = line.lane.level > served
         until_at = over = None
         if promoted:
             until_at = now_at - line.lane.promote_after_ms[line.lane.level - served - 1]
             over = next((other.name for other in claimable if other.lane.level < line.lane.level), None)
-        aged += [
-            (view.oldest_at, Take(view.key, free, below_reserve=False, over=over, until_at=until_at))
-            for view in line.claimable
-            if view.oldest_at is not None
-        ]
-    yield from (take for _, take in sorted(aged, key=lambda pair: pair[0]))
+        aged += [(view.oldest_at, view.key, over, until_at) for view in line.claimable if view.oldest_at is not None]
+    for _, key, over, until_at in sorted(aged, key=itemgetter(0)):
+        takes.add(key, takes.free, over, until_at)
 
 
-def _in_lane(line: LaneView, turns: int, clocks: ShareClocks, over: str | None = None) -> Iterator[Take]:
+def _in_lane(takes: _Takes, line: LaneView, turns: int, clocks: ShareClocks, over: str | None = None) -> None:
     """Split a lane's turns among its classes. ``over``: the lane that it goes before."""
     views = line.claimable
-    if len(views) <= 1:
-        yield from (Take(view.key, turns, False, over) for view in views)
-        return
-    if any(view.fair for view in views):
+    if len(views) == 1:
+        takes.add(views[0].key, turns, over)
+    elif [view for view in views if view.fair]:
         sharers = [clocks.class_(view.key, view.waiting) for view in views]
         shared = share_out(turns, sharers)
         sharers.sort(key=lambda sharer: sharer.tag)
-        counts = ((sharer.name, shared[sharer.name]) for sharer in sharers)
-        yield from (Take(key, count, False, over) for key, count in counts if count)
+        for sharer in sharers:
+            takes.add(sharer.name, shared[sharer.name], over)
     else:
-        split = zip(views, _in_proportion(turns, [view.waiting for view in views]), strict=True)
-        yield from (Take(view.key, count, False, over) for view, count in split if count)
+        split = _in_proportion(turns, [view.waiting for view in views])
+        for view, count in zip(views, split, strict=True):
+            if count:
+                takes.add(view.key, count, over)
 
 
 def _in_proportion(turns: int, waiting: Sequence[int]) -> list[int]:
@@ -307,21 +358,3 @@ def _in_proportion(turns: int, waiting: Sequence[int]) -> list[int]:
             split[index] += 1
             left -= 1
     return split
-
-
-def _bounded(takes: Iterable[Take], free: int, below: int, policy: Policy, whole: set[ClassKey]) -> Iterator[Take]:
-    """Yield the takes within the reserve, without those that follow an unbounded take of the same class.
-
-    Add the classes of unbounded takes to ``whole``.
-    """
-    for take in takes:
-        if take.key in whole:
-            continue
-        outside = take.key.lane not in policy.reserve.lanes
-        full = below if outside else free
-        most = min(take.most, full)
-        if most <= 0:
-            continue
-        if most == full and take.until_at is None:
-            whole.add(take.key)
-        yield Take(take.key, most, outside, take.over, take.until_at)

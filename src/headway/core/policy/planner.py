@@ -28,16 +28,15 @@ class Planner:
     ) -> Plan:  # fmt: skip
         """Return what the worker should claim, with the number of classes that the plan was made from."""
         classes = snapshot.classes
-        made_from: tuple[object, ...]
-        if not [view for view in classes if view.waiting]:
-            made_from = ([view.key for view in classes], policy, offers)
-        elif len(classes) == 1:
-            made_from = (snapshot, policy, offers)
-        else:
-            return self._plan(snapshot, free, free_below, offers, policy)
-        if made_from != self._made_from:
-            lanes = {view.key.lane for view in classes if serves(view.key.needs, offers)}
-            self._made_from, self._made, self._shares = made_from, {}, len(lanes) > 1
+        made_from: tuple[object, ...] = (classes, policy, offers)
+        if made_from != self._made_from:  # Else no job waits, as when the plans were made.
+            if [view for view in classes if view.waiting]:
+                if len(classes) > 1:
+                    return self._plan(snapshot, free, free_below, offers, policy)
+                made_from = (snapshot, policy, offers)
+            if made_from != self._made_from:
+                lanes = {view.key.lane for view in classes if serves(view.key.needs, offers)}
+                self._made_from, self._made, self._shares = made_from, {}, len(lanes) > 1
         made = self._made.get((free, free_below))
         if made is None:
             if len(self._made) == PLANS_MAX:
@@ -48,7 +47,7 @@ class Planner:
         return made
 
     def _plan(self, snapshot: Snapshot, free: int, free_below: int, offers: frozenset[str], policy: Policy) -> Plan:
-        made = plan(
+        takes, free, below, leave_free, _ = plan(
             snapshot, free=free, free_below=free_below, offers=offers, policy=policy, clocks=self.clocks
-        )  # fmt: skip
-        return made._replace(known=len(snapshot.classes))
+        )
+        return Plan(takes, free, below, leave_free, len(snapshot.classes))

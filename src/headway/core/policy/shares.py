@@ -11,6 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 N = TypeVar("N", bound=Hashable)
 
 AVERAGED_TURNS = 20  # Turns in the moving average of a turn's seconds: enough to smooth, few enough to follow changes.
+_KEPT = 1 - 1 / AVERAGED_TURNS  # The part of the average that one more turn leaves.
 LEAST_SECONDS = 1e-6  # A turn's least expected seconds, since steps must be positive.
 
 
@@ -23,6 +24,16 @@ class Sharer(NamedTuple, Generic[N]):
     most: int
 
 
+class _Account:
+    """What one sharer was charged: its tag, and the moving average of the seconds of its turns."""
+
+    __slots__ = ("tag", "usual")
+
+    def __init__(self, tag: float, usual: float) -> None:
+        self.tag = tag
+        self.usual = usual
+
+
 class Shares(Generic[N]):
     """A virtual clock and a tag for each sharer. ``offset`` in [0, 1) is where in its cycle a new sharer starts."""
 
@@ -30,17 +41,19 @@ class Shares(Generic[N]):
         self._offset = offset
         self._clock = 0.0
         self._reached = 0.0  # The next value of the clock, once all turns shared out together are recorded.
-        self._tags: dict[N, float] = {}
-        self._usual: dict[N, float] = {}  # By sharer: the moving average of the seconds of its turns.
+        self._accounts: dict[N, _Account] = {}  # Of the sharers that had a turn.
 
     def usual(self, name: N) -> float:
         """Return the expected seconds of a sharer's turn; 1 until it had one."""
-        return self._usual.get(name, 1.0)
+        account = self._accounts.get(name)
+        return 1.0 if account is None else account.usual
 
     def tag(self, name: N, step: float) -> float:
         """Return the tag of a sharer. A sharer that was idle comes back at the clock and has saved up no credit."""
         self.catch_up()
-        return self._start(name, step)
+        account = self._accounts.get(name)
+        # The tag of a new sharer does not move with the clock, or it would never get its first turn.
+        return max(self._offset * step if account is None else account.tag, self._clock)
 
     def catch_up(self) -> None:
         """Move the clock to the end of all turns that are recorded."""
@@ -49,20 +62,21 @@ class Shares(Generic[N]):
     def charge(self, name: N, seconds: float, weight: float = 1.0, turns: int = 1) -> None:
         """Record turns of a sharer of these seconds each. Turns that were shared out together may come in any order."""
         step = seconds / weight
-        usual = self._usual.get(name, seconds)
-        self._usual[name] = max(LEAST_SECONDS, seconds + (usual - seconds) * (1 - 1 / AVERAGED_TURNS) ** turns)
-        start = self._start(name, step)
-        self._reached = max(self._reached, start + (turns - 1) * step)
-        self._tags[name] = start + turns * step
+        account = self._accounts.get(name)
+        if account is None:
+            account = self._accounts[name] = _Account(self._offset * step, seconds)
+        account.usual = max(LEAST_SECONDS, seconds + (account.usual - seconds) * _KEPT**turns)
+        start = account.tag if account.tag > self._clock else self._clock
+        last = start + (turns - 1) * step
+        if last > self._reached:
+            self._reached = last
+        account.tag = start + turns * step
 
     def correct(self, name: N, seconds: float, weight: float = 1.0) -> None:
         """Record that a sharer's last turn took more or fewer seconds than expected."""
-        if name in self._tags:
-            self._tags[name] += seconds / weight
-
-    def _start(self, name: N, step: float) -> float:
-        # The tag of a new sharer does not move with the clock, or it would never get its first turn.
-        return max(self._tags.get(name, self._offset * step), self._clock)
+        account = self._accounts.get(name)
+        if account is not None:
+            account.tag += seconds / weight
 
 
 def share_out(turns: int, sharers: Sequence[Sharer[N]]) -> dict[N, int]:
