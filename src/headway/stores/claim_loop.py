@@ -5,12 +5,12 @@ SQLite and the memory store run it. PostgreSQL has it in PL/pgSQL, and Redis in 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from headway.core.lease import Lease
 from headway.core.policy.enforced import RuleIndex
-from headway.core.snapshot import Plan, PlanWalk, Take
+from headway.core.snapshot import PlanWalk, Take
 from headway.stores.base import SKIPPED_MAX
 
 
@@ -41,12 +41,15 @@ class WaitingJobs(Protocol):
 
 
 async def claim_takes(
-    plan: Plan, walk: PlanWalk, rules: RuleIndex, take_jobs: Callable[[Take, int], Awaitable[tuple[list[Lease], bool]]]
+    takes: Iterable[Take],
+    walk: PlanWalk,
+    rules: RuleIndex,
+    take_jobs: Callable[[Take, int], Awaitable[tuple[list[Lease], bool]]],
 ) -> tuple[list[Lease], bool]:
     """Claim the takes of a plan. Return the leases, and whether a take has more jobs that it did not look at."""
     leases: list[Lease] = []
     more = False
-    for take in plan.takes:
+    for take in takes:
         want = walk.most(take)
         if want <= 0 or rules.lane_paused(take.key.lane):
             continue

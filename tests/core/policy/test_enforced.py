@@ -198,6 +198,12 @@ def test_the_step_of_a_tenant_is_expected_cost_by_weight(rules: EnforcedRules, s
     assert RuleIndex(rules).step_us("t", "acme") == step_us
 
 
+def test_the_steps_of_any_number_of_tenants_are_right() -> None:
+    rule_index = RuleIndex(EnforcedRules(weights={"t3": 2.0}))
+    for number in [*range(10_002), 3, 4]:  # More than are cached.
+        assert rule_index.step_us("t", f"t{number}") == (500_000 if number == 3 else 1_000_000)
+
+
 # ---------------------------------------------------------------------- parts and wholes
 
 

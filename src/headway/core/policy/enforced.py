@@ -161,8 +161,10 @@ class RuleIndex:
         self.ladder = Ladder(rules.rungs)
         self._by_task: dict[str, tuple[tuple[str, LimitRule], ...]] = {}
         self._by_job: dict[tuple[str, str | None, tuple[str, ...]], tuple[tuple[str, LimitRule], ...]] = {}
-        self._blocks_no_class = not (rules.paused.everything or rules.paused.lanes or rules.rungs)
-        # Whether only counters chosen by a job's arguments can hold it back.
+        self._steps_us: dict[tuple[str, str], int] = {}
+        # Whether a pause or the ladder can hold back all jobs of a class.
+        self.may_block_classes = bool(rules.paused.everything or rules.paused.lanes or rules.rungs)
+        # Whether no counter can hold back any job.
         self.has_no_limits = not (rules.limits or rules.paused.tasks or rules.paused.tenants)
 
     def keys(
@@ -173,6 +175,8 @@ class RuleIndex:
         ``bound`` are the counters chosen by the job's arguments, stored at its submission. The others follow from its
         task and tenant, so a limit set today applies to jobs that were submitted yesterday.
         """
+        if self.has_no_limits:
+            return ()
         job = (task, tenant, bound)
         known = self._by_job.get(job)
         if known is None:
@@ -224,7 +228,7 @@ class RuleIndex:
 
     def blocked_reason(self, lane: str, rung: str | None, running: RunningJobs | None) -> str | None:
         """Return why no job of a lane and rung can start on any worker, or None."""
-        if self._blocks_no_class:
+        if not self.may_block_classes:
             return None
         if self.lane_paused(lane):
             return "paused"
@@ -234,9 +238,15 @@ class RuleIndex:
 
     def step_us(self, task: str, tenant: str) -> int:
         """Return how far apart two jobs of a task and tenant are in virtual time: expected cost divided by weight."""
-        rules = self.rules
-        cost_us = rules.costs_us.get(limit_key(task, tenant)) or rules.costs_us.get(task, SECOND_US)
-        return max(1, int(cost_us / rules.weights.get(tenant, rules.default_weight)))
+        known = self._steps_us.get((task, tenant))
+        if known is None:
+            if len(self._steps_us) > CACHED_MAX:
+                self._steps_us.clear()
+            rules = self.rules
+            cost_us = rules.costs_us.get(limit_key(task, tenant)) or rules.costs_us.get(task, SECOND_US)
+            known = max(1, int(cost_us / rules.weights.get(tenant, rules.default_weight)))
+            self._steps_us[task, tenant] = known
+        return known
 
 
 def task_rule(policy: Policy, task: str) -> TaskRule:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from headway.core.job import ClassKey, JobId, State, check_move
 from headway.core.lease import Lease, ReportStatus
 from headway.core.policy.ladder import counts_on, fit_rung
@@ -14,7 +16,7 @@ from headway.stores.base import LEASE_CHANNEL, Exchange, ExchangeReply
 from headway.stores.claim_loop import claim_class, claim_takes
 from headway.stores.memory import finish
 from headway.stores.memory.limits import LimitKeys, block, full_key, hold, keys_of, pool_room, running_jobs, use_rates
-from headway.stores.memory.ordering import leave_queue, promote_due
+from headway.stores.memory.ordering import promote_due
 from headway.stores.memory.query import snapshot
 from headway.stores.memory.queue import ClassQueue
 from headway.stores.memory.record import StoredJob, lease_of, transient_lease
@@ -38,18 +40,21 @@ def exchange(state: MemoryState, request: Exchange) -> ExchangeReply:
     settle_edges(state)
     promote_due(state)
     worker = state.workers.get(request.worker_id) if request.worker_id else None
-    outdated = _outdated(state, request.plan)
+    plan = request.plan
+    outdated = plan is not None and _is_outdated(state, plan)
     leases: list[Lease] = []
     more = False
-    if worker is not None and worker.state is _ACTIVE and worker.lease_ends_at <= state.now_at:
-        # The worker is alive, so the clock has stepped forward: make it renew its leases.
-        state.notify(worker.worker_id + LEASE_CHANNEL)
-    if not outdated and worker is not None and request.plan is not None and worker.lease_ends_at > state.now_at:
-        leases, more = _claim(state, worker, request.claim_id, request.plan)
-        _note_waiting(state, worker, request, got_nothing=not leases and not more)
+    if worker is not None:
+        if worker.lease_ends_at > state.now_at:
+            if plan is not None and not outdated:
+                leases, more = _claim(state, worker, request.claim_id, plan)
+                _note_waiting(state, worker, request, got_nothing=not leases and not more)
+        elif worker.state is _ACTIVE:
+            # The worker is alive, so the clock has stepped forward: make it renew its leases.
+            state.notify(worker.worker_id + LEASE_CHANNEL)
     more = settle_edges(state) or more
-    for changes in (request.finished, leases, request.progress):
-        if changes:
+    if state.job_channels:
+        for changes in (request.finished, leases, request.progress):
             state.changed += [change.job_id for change in changes]
     state.settle(but=request.worker_id)
     view = snapshot(state) if request.want_snapshot or outdated else None
@@ -59,17 +64,15 @@ def exchange(state: MemoryState, request: Exchange) -> ExchangeReply:
 
 def _note_waiting(state: MemoryState, worker: WorkerInfo, request: Exchange, *, got_nothing: bool) -> None:
     """Register a worker that got no job as waiting. A worker that waits already keeps its turn."""
-    waits = request.wait and got_nothing and worker.state is _ACTIVE
-    before = state.waiting.get(worker.worker_id, ("", ""))
-    if not waits or before != request.wait_lanes:
+    if request.wait and got_nothing and worker.state is _ACTIVE:
+        state.wait(worker.worker_id, request.wait_lanes)
+    else:
         state.waiting.pop(worker.worker_id, None)
-    if waits:
-        state.waiting.setdefault(worker.worker_id, request.wait_lanes)
 
 
-def _outdated(state: MemoryState, plan: Plan | None) -> bool:
+def _is_outdated(state: MemoryState, plan: Plan) -> bool:
     """Return whether the store has classes that a plan does not know."""
-    return plan is not None and plan.known is not None and plan.known < len(state.queues) + len(state.transient)
+    return plan.known is not None and plan.known < len(state.queues) + len(state.transient)
 
 
 def _claim(state: MemoryState, worker: WorkerInfo, claim_id: bytes, plan: Plan) -> tuple[list[Lease], bool]:
@@ -79,23 +82,36 @@ def _claim(state: MemoryState, worker: WorkerInfo, claim_id: bytes, plan: Plan) 
     if state.claims.get(worker.worker_id) == claim_id:
         mine = state.leased(worker.worker_id)
         return [lease_of(record, state.rule_index.ladder) for record in mine if record.token == claim_id], False
+    takes = _takes_with_jobs(state, plan)
+    if not takes:
+        return [], False
     walk = PlanWalk(plan, slots=worker.slots - state.lease_counts[worker.worker_id], room=pool_room(state))
 
-    async def take_jobs(take: Take, want: int) -> tuple[list[Lease], bool]:
-        if not take.key.persist:
-            return _take_transient(state, take.key, want, worker), False
-        queue = state.queues.get(take.key)
-        if queue is None or queue.first(state.now_at) is None:
-            return [], False
-        return await claim_class(_WaitingRecords(state, take.key, queue, worker, claim_id), take, want, state.now_at)
+    def take_jobs(take: Take, want: int) -> Awaitable[tuple[list[Lease], bool]]:
+        key = take.key
+        if not key.persist:
+            return _take_transient(state, key, want, worker)
+        records = _WaitingRecords(state, key, state.queues[key], worker, claim_id)
+        return claim_class(records, take, want, state.now_at)
 
-    leases, more = run_now(claim_takes(plan, walk, state.rule_index, take_jobs))
+    leases, more = run_now(claim_takes(takes, walk, state.rule_index, take_jobs))
     state.count("claimed", len(leases))
     for total, count in walk.promoted.items():
         state.count(total, count)
     if leases:
         state.claims[worker.worker_id] = claim_id
     return leases, more
+
+
+def _takes_with_jobs(state: MemoryState, plan: Plan) -> list[Take]:
+    """Return the takes of classes with waiting jobs. Most takes of an idle worker are of empty classes."""
+    found: list[Take] = []
+    queue_of = state.queues.get
+    for take in plan.takes:
+        queue = queue_of(take.key)
+        if (take.key in state.transient) if queue is None else (queue.front or queue.blocked):
+            found.append(take)
+    return found
 
 
 class _WaitingRecords:
@@ -117,7 +133,7 @@ class _WaitingRecords:
         return [] if first is None else [self._state.by_seq[first[1]]]
 
     def times(self, record: StoredJob) -> tuple[int | None, int | None]:
-        is_cancelled = self._state.is_cancelled(record.batch_id)
+        is_cancelled = record.batch_id is not None and self._state.is_cancelled(record.batch_id)
         return record.eligible_at, 0 if is_cancelled else record.expires_at
 
     async def expire(self, record: StoredJob) -> None:
@@ -133,7 +149,7 @@ class _WaitingRecords:
     def start(self, record: StoredJob) -> Lease | None:
         state, queue = self._state, self._queue
         keys = keys_of(state, record)
-        full = full_key(state, keys)
+        full = full_key(state, keys) if keys else None
         if full is not None:
             block(state, queue, record, *full)
             return None
@@ -141,13 +157,15 @@ class _WaitingRecords:
         return lease_of(record, state.rule_index.ladder)
 
 
-def _take_transient(state: MemoryState, key: ClassKey, want: int, worker: WorkerInfo) -> list[Lease]:
+async def _take_transient(
+    state: MemoryState, key: ClassKey, want: int, worker: WorkerInfo
+) -> tuple[list[Lease], bool]:  # fmt: skip
     paused = state.rule_index.rules.paused.tasks
     listed = state.transient.get(key, [])
     taken = [entry for entry in listed if entry[1].task not in paused][:want]
     for entry in taken:
         listed.remove(entry)
-    return [transient_lease(seq, job, worker, state.now_at) for seq, job in taken]
+    return [transient_lease(seq, job, worker, state.now_at) for seq, job in taken], False
 
 
 def _start(
@@ -160,13 +178,15 @@ def _start(
     assigned: str | None,
 ) -> None:
     record.blocked_for, record.blocked_ms = None, 0
+    queue.remove(record.place, record.blocked_by, record.eligible_at or 0)
     if record.blocked_by:
         rule = state.rule_index.rules.limits.get(record.blocked_by.partition("=")[0])
         is_rate = rule is not None and rule.concurrency is None
         record.blocked_for = blocked_queue_reason(record.blocked_by, is_rate=is_rate)
         record.blocked_ms = state.now_at - record.blocked_at
-    leave_queue(state, record)
-    queue.clock = max(queue.clock, record.order_key) if queue.fair else queue.clock
+        record.blocked_by = ""
+    if queue.fair and record.order_key > queue.clock:
+        queue.clock = record.order_key
     check_move(record.state, _EXECUTING)
     record.state = _EXECUTING
     state.add_lease(record, worker.worker_id)
@@ -175,5 +195,6 @@ def _start(
     record.token, record.started_at = claim_id, state.now_at
     record.progress = record.note = record.cancel_at = record.error = record.reason = None
     record.assigned = assigned
-    hold(state, record, keys)
-    use_rates(state, keys)
+    if keys:
+        hold(state, record, keys)
+        use_rates(state, keys)

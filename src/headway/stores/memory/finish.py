@@ -41,7 +41,7 @@ def finish(state: MemoryState, report: Report) -> ReportStatus:
         )
     state.remove_lease(record)
     release(state, record)
-    state.queue(record.class_key).forget(record.order_key, record.tenant)
+    state.queues[record.class_key].forget(record.order_key, record.tenant)
     record.state, before = report.state, record.state
     record.attempts, record.crashes = report.attempts, report.crashes
     record.error, record.reason = report.error, report.reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from headway.core.job import ClassKey
-from headway.core.policy.document import INTERACTIVE, LimitRule
+from headway.core.policy.document import LimitRule
 from headway.core.policy.enforced import RuleIndex, lets_start
 from headway.core.policy.ladder import RunningJobs, counts_on, summarize_running
 from headway.core.policy.limits import clamp_rate, conforms_at, step_rate
@@ -82,10 +82,10 @@ def release(state: MemoryState, record: StoredJob) -> None:
 
 def classes_with_room(state: MemoryState, record: StoredJob) -> list[ClassKey]:
     """Return the classes that may have room on the ladder, or in the pool, after this job has left it."""
-    reserve = state.rule_index.rules.pool_reserve
-    freed = counts_on(state.rule_index.ladder, record.class_key.rung)
-    if not freed and reserve is None:
+    rules = state.rule_index.rules
+    if not rules.rungs and rules.pool_reserve is None:
         return []
+    reserve, freed = rules.pool_reserve, counts_on(state.rule_index.ladder, record.class_key.rung)
     return [
         key
         for key, queue in state.sorted_queues
@@ -117,7 +117,7 @@ def adopt_rules(state: MemoryState) -> None:
 def running_jobs(state: MemoryState) -> RunningJobs | None:
     """Return the running jobs by rung, or None if no job uses the ladder."""
     ladder = state.rule_index.ladder
-    if not ladder.rungs and not [key for key in state.queues if key.rung == INTERACTIVE]:
+    if not ladder.rungs and not state.has_sessions:
         return None
     running = [
         (record.new.job_id, record.class_key.rung, record.assigned, record.started_at or 0)

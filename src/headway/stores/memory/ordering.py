@@ -16,18 +16,18 @@ def make_ready(
     state: MemoryState, record: StoredJob, eligible_at: int, *, number: int, front: bool = False
 ) -> None:  # fmt: skip
     """Add a job to the queue of its class. ``number``: its place without tenants; ``front``: before all that wait."""
-    queue = state.queue(record.class_key)
-    if record.new.tenant is not None and not queue.fair:
+    queue, tenant = state.queue(record.class_key), record.tenant
+    if not queue.fair and record.new.tenant is not None:
         _make_fair(state, record.class_key, queue, number)
     if not queue.fair:
         record.order_key = number
     elif front:
         record.order_key = queue.clock
     else:
-        step_us = state.rule_index.step_us(record.new.task, record.tenant)
-        record.order_key = order_key(queue.clock, queue.last(record.tenant), step_us)
+        step_us = state.rule_index.step_us(record.new.task, tenant)
+        record.order_key = order_key(queue.clock, queue.last(tenant), step_us)
     record.due_at, record.eligible_at, record.blocked_by = None, eligible_at, ""
-    queue.add(record.place, eligible_at, record.tenant)
+    queue.add(record.place, eligible_at, tenant)
     state.eligible.append(record.class_key)
 
 
@@ -66,8 +66,8 @@ def leave_class(state: MemoryState, record: StoredJob) -> None:
 
 def promote_due(state: MemoryState) -> None:
     """Make a bounded batch of due jobs eligible."""
-    for _ in range(DUE_BATCH_MAX):
-        if not state.delayed or state.delayed[0][0] > state.now_at:
-            return
+    left = DUE_BATCH_MAX
+    while left and state.delayed and state.delayed[0][0] <= state.now_at:
+        left -= 1
         _, seq = state.delayed.pop(0)
         make_ready(state, state.by_seq[seq], state.now_at, number=state.next_sequence())

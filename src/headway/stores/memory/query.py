@@ -55,14 +55,13 @@ def _find_ended(state: MemoryState, query: JobQuery) -> list[JobRecord]:
 
 
 def snapshot(state: MemoryState) -> Snapshot:
-    now_at, running = state.now_at, running_jobs(state)
-    blocked_reason = state.rule_index.blocked_reason
+    now_at, rules, running = state.now_at, state.rule_index, running_jobs(state)
     views = []
-    soon = [due_at for due_at, _ in state.delayed[:1] if due_at < HELD_AT]
+    soon = [state.delayed[0][0]] if state.delayed and state.delayed[0][0] < HELD_AT else []
     for key, queue in state.sorted_queues:
-        blocked = blocked_reason(key.lane, key.rung, running)
+        blocked = rules.blocked_reason(key.lane, key.rung, running) if rules.may_block_classes else None
         if not queue.front and not queue.blocked:
-            views.append(ClassView(key, 0, None, 0, queue.fair, blocked))
+            views.append(queue.empty_view if blocked is None else queue.empty_view._replace(blocked=blocked))
             continue
         waiting, first = queue.waiting(now_at), queue.first(now_at)
         oldest_at, head_key = _oldest_at(state, queue), 0 if first is None else first[0]
@@ -72,11 +71,11 @@ def snapshot(state: MemoryState) -> Snapshot:
     for key, listed in state.transient.items():
         head = listed[0][0] if listed else 0
         waiting = min(len(listed), WAITING_COUNTED)
-        oldest_at, blocked = now_at if listed else None, state.rule_index.blocked_reason(key.lane, key.rung, None)
+        oldest_at, blocked = now_at if listed else None, rules.blocked_reason(key.lane, key.rung, None)
         views.append(ClassView(key, waiting, oldest_at, head, False, blocked))
     if state.transient:
         views.sort(key=lambda view: key_order(view.key))
-    return Snapshot(now_at, tuple(views), min(soon, default=None), running)
+    return Snapshot(now_at, tuple(views), min(soon) if soon else None, running)
 
 
 def stats(state: MemoryState) -> Stats:

@@ -6,6 +6,7 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
 from headway.core.job import ClassKey
+from headway.core.snapshot import ClassView
 
 QueuePlace = tuple[int, int]  # An order key and a sequence number.
 
@@ -24,6 +25,7 @@ class ClassQueue:
     releases the counter.
     """
 
+    empty_view: ClassView  # The class in a snapshot while no job waits. Half of all views are of this kind.
     front: list[QueuePlace] = field(default_factory=list)
     blocked: dict[str, list[QueuePlace]] = field(default_factory=dict)
     opens: dict[str, int] = field(default_factory=dict)
@@ -40,6 +42,7 @@ class ClassQueue:
     def become_fair(self, since: list[QueuePlace], keys: list[int], clock: int) -> None:
         """Start to share by tenant. The jobs that are here already count as those of one tenant."""
         self.fair, self.clock = True, clock
+        self.empty_view = self.empty_view._replace(fair=True)
         self._ages = sorted(since)
         self._tails[""] = sorted(keys)
 

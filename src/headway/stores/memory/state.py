@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from headway.core.job import ClassKey, JobId, NewJob, State
+from headway.core.policy.document import INTERACTIVE
 from headway.core.policy.enforced import RuleIndex
 from headway.core.policy.wait_reasons import WaitInterval
+from headway.core.snapshot import ClassView
 from headway.core.worker import WorkerInfo, WorkerState, serves
 from headway.core.workflow import SETTLED_MAX, BatchId, Edge, NewBatch, ending
 from headway.stores.base import JOB_CHANNEL, Document
@@ -61,13 +63,14 @@ class MemoryState:
     def __init__(self) -> None:
         self.now_at = 0
         self.eligible: list[ClassKey] = []  # The class of each job that became eligible during the verb.
-        self.changed: list[JobId] = []  # The jobs that the verb changed.
+        self.changed: list[JobId] = []  # The jobs that the verb changed. Hot verbs note them only if a client watches.
         self.jobs: dict[JobId, StoredJob] = {}
         self.by_seq: dict[int, StoredJob] = {}  # In the order of submission.
         self.executing: dict[int, StoredJob] = {}
         self.lease_counts: Counter[str] = Counter()  # By worker: how many jobs it holds leases on.
         self.queues: dict[ClassKey, ClassQueue] = {}
         self.sorted_queues: list[tuple[ClassKey, ClassQueue]] = []  # The same queues, in the order of their keys.
+        self.has_sessions = False  # Whether a session was ever submitted, so that running jobs are counted by rung.
         self.transient: dict[ClassKey, list[tuple[int, NewJob]]] = {}
         self.delayed: list[tuple[int, int]] = []  # Moment due and sequence number, sorted.
         self.unique: dict[str, JobId] = {}
@@ -106,6 +109,8 @@ class MemoryState:
     def settle(self, *, but: str | None = None) -> None:
         """Wake a waiting worker for each eligible job, but not the caller, and notify the watchers of changed jobs."""
         eligible, changed = self.eligible, self.changed
+        if not eligible and not changed:
+            return
         self.eligible, self.changed = [], []
         for key in eligible:
             self._wake_one(key, but)
@@ -127,6 +132,12 @@ class MemoryState:
             if not listed:
                 del self.subscriptions[name]
                 self.job_channels.discard(name)
+
+    def wait(self, worker_id: str, lanes: tuple[str, ...] | None) -> None:
+        """Register a worker as waiting for jobs of these lanes, or of any. One that waits for them keeps its turn."""
+        if self.waiting.get(worker_id, ("",)) != lanes:
+            self.waiting.pop(worker_id, None)
+            self.waiting[worker_id] = lanes
 
     def wake_all(self) -> None:
         """Wake every waiting worker, after a change to what it may claim."""
@@ -171,7 +182,8 @@ class MemoryState:
             worker = self.workers.get(worker_id)
             if worker is None or worker_id == but or worker.lease_ends_at <= self.now_at:
                 continue
-            if (lanes is None or key.lane in lanes) and serves(key.needs, frozenset(worker.offers)):
+            able = not key.needs or serves(key.needs, frozenset(worker.offers))
+            if able and (lanes is None or key.lane in lanes):
                 del self.waiting[worker_id]
                 self.notify(worker_id)
                 return
@@ -193,7 +205,8 @@ class MemoryState:
         """Return the queue of a class, which exists from then on."""
         queue = self.queues.get(key)
         if queue is None:
-            queue = self.queues[key] = ClassQueue()
+            queue = self.queues[key] = ClassQueue(ClassView(key, 0, None))
+            self.has_sessions = self.has_sessions or key.rung == INTERACTIVE
             self.sorted_queues = sorted(self.queues.items(), key=lambda pair: key_order(pair[0]))
         return queue
 

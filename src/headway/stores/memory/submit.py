@@ -16,7 +16,8 @@ def submit(state: MemoryState, jobs: Sequence[NewJob]) -> list[SubmitReply]:
     for job, reply in zip(jobs, replies, strict=True):
         if not reply.deduplicated and job.job_id not in state.jobs:
             _insert(state, job)
-    state.changed += [reply.job_id for reply in replies]
+    if state.job_channels:
+        state.changed += [reply.job_id for reply in replies]
     return replies
 
 

@@ -95,7 +95,7 @@ async def _take_all(tx: SqliteTransaction, request: Exchange, plan: Plan, slots:
         await waiting.write()
         return found
 
-    leases, more = await claim_takes(plan, walk, tx.rule_index, take_jobs)
+    leases, more = await claim_takes(plan.takes, walk, tx.rule_index, take_jobs)
     await limit_check.settle()
     if leases:
         await tx.note_claim(request.claim_id, sum(lease.persist for lease in leases), worker_id)
