@@ -1,6 +1,6 @@
 """How fast the simulator replays jobs: mixed lanes, tenants and bursts, on one core.
 
-python -m benchmarks.simulate                  # 100,000 jobs, about ten seconds
+python -m benchmarks.simulate                  # 100,000 jobs, about five seconds
 python -m benchmarks.simulate --jobs 1000000   # a large day
 """
 

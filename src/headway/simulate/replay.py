@@ -23,7 +23,7 @@ from headway.simulate.expected_costs import expected_costs
 from headway.simulate.job import CANCELLED, COMPLETED, FAILED, SimulatedJob
 from headway.simulate.outcome import NEVER, Outcome, bucket_size
 from headway.simulate.promises import PromiseCheck
-from headway.simulate.submission import TraceSubmitter
+from headway.simulate.submission import NO_MORE_AT, TraceSubmitter
 from headway.simulate.worker import SimulatedRun, SimulatedWorker, WakeUp
 from headway.stores.base import RULES, Document
 from headway.stores.memory import heartbeat
@@ -70,7 +70,8 @@ class Replayer:
         self._capacity = capacity
         self._progress = progress
         self._costs_us = expected_costs(jobs)
-        self._expected = {task: cost / SECOND_US for task, cost in self._costs_us.items()}
+        # By task: the expected seconds of its jobs, as a worker knows them that has seen enough.
+        self.expected = {task: cost / SECOND_US for task, cost in self._costs_us.items()}
         self._events: list[tuple[int, int, SimulatedRun | Callable[[], None]]] = []
         self._order = 0  # Events of one moment go by the order in which they were made.
         self._polls: set[int] = set()
@@ -90,49 +91,46 @@ class Replayer:
     def run(self) -> Outcome:
         """Replay all jobs and return the outcome."""
         self._set_up()
-        jobs, events, submitter = self._jobs, self._events, self._submitter
-        count, last_at = len(jobs), BEGIN_AT + (jobs[-1].arrives_ms if jobs else 0)
+        jobs, events, submitter, woken = self._jobs, self._events, self._submitter, self._woken
+        until_at = BEGIN_AT + (jobs[-1].arrives_ms if jobs else 0) + ASIDE_MS
         reported = 0
         while True:
-            next_at = BEGIN_AT + jobs[submitter.submitted].arrives_ms if submitter.submitted < count else None
-            if next_at is not None and (not events or next_at <= events[0][0]):
-                self.now_at = next_at
+            arrives_at, event_at = submitter.arrives_at, events[0][0] if events else NO_MORE_AT
+            if arrives_at <= event_at and arrives_at < NO_MORE_AT:
+                self.now_at = arrives_at
                 self._submit()
                 if self._progress is not None and submitter.submitted - reported >= PROGRESS_EVERY:
                     reported = submitter.submitted
                     self._progress(reported)
-            elif events and events[0][0] <= last_at + ASIDE_MS:
-                self.now_at = events[0][0]
+            elif event_at <= until_at:
+                self.now_at = event_at
                 self._happen()
             else:
                 break
-            while self._woken:
-                self._woken.pop(0).exchange()
+            while woken:
+                woken.pop(0).exchange()
             if self.idle_reserves or self._idle_from:
                 self._note_idle_reserve()
         return self._finish()
 
     # ------------------------------------------------------------------ called by workers
 
-    def expected(self, task: str) -> float:
-        """Return the expected seconds of a task's jobs, as a worker knows them that has seen enough."""
-        return self._expected.get(task, 1.0)
-
     def start(self, lease: Lease, class_key: ClassKey, worker: SimulatedWorker) -> None:
         """Start an attempt and foresee its end."""
+        now_at, lane, promises = self.now_at, lease.lane, self._promises
         index = int(lease.job_id)
         job = self._jobs[index]
         attempt = lease.attempts - 1
         run_ms = job.failed_ms[attempt] if attempt < len(job.failed_ms) else job.run_ms
         if lease.epoch == 1:
-            waited_ms = self.now_at - lease.eligible_at
+            waited_ms = now_at - lease.eligible_at
             if job.delay_ms and not job.after:  # The store makes it eligible at the next exchange after it was due.
-                waited_ms = self.now_at - BEGIN_AT - job.arrives_ms - job.delay_ms
+                waited_ms = now_at - BEGIN_AT - job.arrives_ms - job.delay_ms
             self._outcome.waits[index] = waited_ms
-            if self._promises.is_late(lease.lane, waited_ms) and not self._was_held_back(lease):
-                self._promises.check(index, lease.lane, waited_ms)
-        self._promises.served(lease.lane, run_ms)
-        ends_at = self.now_at + max(1, min(run_ms, lease.limit_ms))
+            if promises.is_late(lane, waited_ms) and not self._was_held_back(lease):
+                promises.check(index, lane, waited_ms)
+        promises.served(lane, run_ms)
+        ends_at = now_at + max(1, min(run_ms, lease.limit_ms))
         run = self.runs[lease.job_id] = SimulatedRun(lease, class_key, worker, run_ms, ends_at)
         self._push(ends_at, run)
 
@@ -198,11 +196,7 @@ class Replayer:
             if not isinstance(what, SimulatedRun):
                 what()
             elif what.ends_at == now_at and self.runs.get(what.lease.job_id) is what:
-                report = self._end(what)
-                if what.worker in ended:
-                    ended[what.worker].append(report)
-                else:
-                    ended[what.worker] = [report]
+                ended.setdefault(what.worker, []).append(self._end(what))
         for worker, reports in ended.items():
             worker.exchange(reports)
             for report in reports:

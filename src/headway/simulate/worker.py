@@ -10,7 +10,7 @@ from headway.core.lease import Lease, Report
 from headway.core.policy.document import reserved_slots
 from headway.core.policy.lanes import make_room
 from headway.core.policy.planner import Planner
-from headway.core.snapshot import Snapshot
+from headway.core.snapshot import ClassView, Snapshot
 from headway.core.worker import WorkerInfo, WorkerState, serves
 from headway.core.workflow import HELD_AT
 from headway.dispatch.job_source import DEBT_MAX
@@ -56,57 +56,53 @@ class SimulatedWorker:
     def __init__(self, replay: Replayer, described: WorkerPlan, offset: float) -> None:
         self.plan = described
         self.name = described.name
-        self.slots = 0
-        self.filled = 0
-        self.below = 0  # Running jobs of lanes outside the reserve.
-        self.leaving = False
+        self.free = 0  # Slots that a claim may fill,
+        self.free_below = 0  # and how many of them lanes outside the reserve may.
+        self._leaving = False
         self._replay = replay
         self._policy = replay.policy
+        self._expected = replay.expected
         self._lanes = replay.policy.reserve.lanes
         self._wait_lanes = tuple(sorted(self._lanes))
         self._leave_free = replay.policy.reserve.rule == "leave_free"
-        self._reserved = 0
         self._offers = frozenset(described.offers)
         self._planner = Planner(offset)
         self._clocks = self._planner.clocks
         self._snapshot = Snapshot(0)
+        self._filled: list[ClassView] = []  # The classes with waiting jobs in it.
         self._claims = 0
-
-    @property
-    def free(self) -> int:
-        return 0 if self.leaving else self.slots - self.filled
-
-    @property
-    def free_below(self) -> int:
-        return self.slots - self._reserved - (self.filled if self._leave_free else self.below)
 
     def resize(self, slots: int) -> None:
         """Register with this many slots. Running jobs go on if there are fewer slots now."""
-        self.slots = slots
-        self._reserved = reserved_slots(self._policy, slots, self.plan.reserved)
+        reserved = reserved_slots(self._policy, slots, self.plan.reserved)
+        held = [run.lease for run in self._replay.runs.values() if run.worker is self]
+        self.free = 0 if self._leaving else slots - len(held)
+        self.free_below = slots - reserved - self._policy.reserve.outside([lease.lane for lease in held])
         info = WorkerInfo(
             worker_id=self.name,
             host="simulated",
             pid=0,
             slots=slots,
-            reserved=self._reserved,
+            reserved=reserved,
             offers=self.plan.offers,
             version="",
         )
-        held = [(run.lease.job_id, run.lease.token) for run in self._replay.runs.values() if run.worker is self]
-        heartbeat.renew(self._replay.state, Heartbeat(info, FOREVER_MS, FOREVER_MS, held, register=True))
+        named = [(lease.job_id, lease.token) for lease in held]
+        heartbeat.renew(self._replay.state, Heartbeat(info, FOREVER_MS, FOREVER_MS, named, register=True))
 
     def leave(self) -> None:
         """Claim nothing more. Running jobs end as usual."""
-        self.leaving = True
+        self._leaving, self.free = True, 0
         self._replay.state.set_worker_state(self.name, WorkerState.DRAINING)
 
     def ended(self, run: SimulatedRun, seconds: float) -> None:
         """Free the slot of a run, and correct what its lane was charged for it."""
-        self.filled -= 1
-        self.below -= run.lease.lane not in self._lanes
+        if not self._leaving:
+            self.free += 1
+        if self._leave_free or run.lease.lane not in self._lanes:
+            self.free_below += 1
         if len(self._snapshot.classes) > 1:
-            over = seconds - self._replay.expected(run.lease.task)
+            over = seconds - self._expected[run.lease.task]
             self._clocks.correct(self._policy, run.class_key, min(over, DEBT_MAX))
 
     def exchange(self, finished: Sequence[Report] = ()) -> None:
@@ -127,17 +123,14 @@ class SimulatedWorker:
         seen = self._snapshot
         if seen.running_jobs is not None or self.free <= 0 or len(seen.classes) < len(state.queues):
             return False
-        if [view for view in seen.classes if view.waiting] or not _is_empty(state):
+        if self._filled or not _is_empty(state):
             return False
         state.begin(self._replay.now_at)
         answer = claim.exchange(state, Exchange(self.name, b"", finished))
         if answer.more or not _is_empty(state):
             self._exchange(())
             return True
-        lanes = None if self.free_below > 0 else self._wait_lanes
-        if state.waiting.get(self.name, ("",)) != lanes:
-            state.waiting.pop(self.name, None)
-        state.waiting.setdefault(self.name, lanes)
+        state.wait(self.name, None if self.free_below > 0 else self._wait_lanes)
         return True
 
     def _exchange(self, finished: Sequence[Report]) -> None:
@@ -160,7 +153,7 @@ class SimulatedWorker:
                 return
             known = len(self._snapshot.classes)
             shared = known > 1
-            self._snapshot = seen
+            self._snapshot, self._filled = seen, [view for view in seen.classes if view.waiting]
             for lease in answer.leases:
                 self._start(lease, charged=shared)
             if seen.next_due_at is not None:
@@ -172,32 +165,33 @@ class SimulatedWorker:
             if again and self.free > 0:
                 continue
             if answer.leases and self.free > 0:  # The store does not wake a worker that got jobs.
-                if self._could_claim(seen):
+                if self._filled and self._could_claim():
                     continue
-                state.waiting.setdefault(self.name, None if self.free_below > 0 else self._wait_lanes)
+                state.wait(self.name, None if self.free_below > 0 else self._wait_lanes)
             return
 
-    def _could_claim(self, seen: Snapshot) -> bool:
+    def _could_claim(self) -> bool:
         """Return whether another exchange at this moment could return a job. Without it, it would only register."""
         below = self.free_below > 0
-        for view in seen.classes:
-            can_start = view.waiting and view.blocked is None and (below or view.key.lane in self._lanes)
+        for view in self._filled:
+            can_start = view.blocked is None and (below or view.key.lane in self._lanes)
             if can_start and serves(view.key.needs, self._offers):
                 return True
         return False
 
     def _start(self, lease: Lease, *, charged: bool) -> None:
-        self.filled += 1
-        self.below += lease.lane not in self._lanes
-        class_key = lease.class_key
+        self.free -= 1
+        if self._leave_free or lease.lane not in self._lanes:
+            self.free_below -= 1
+        class_key = self._replay.state.jobs[lease.job_id].class_key
         if charged:
-            self._clocks.charge(self._policy, class_key, self._replay.expected(lease.task))
+            self._clocks.charge(self._policy, class_key, self._expected[lease.task])
         self._replay.start(lease, class_key, self)
 
 
 def _is_empty(state: MemoryState) -> bool:
-    """Return whether no job waits, or will wait without another submit or end of a job."""
+    """Return whether no job waits, or will wait without another submit or end of a job. None is ever transient here."""
     for queue in state.queues.values():
         if queue.front or queue.blocked:
             return False
-    return not any(state.transient.values()) and (not state.delayed or state.delayed[0][0] >= HELD_AT)
+    return not state.delayed or state.delayed[0][0] >= HELD_AT

@@ -18,6 +18,7 @@ Rule 8: a job whose record cannot be read never runs. When its lease ends, it be
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from typing import NamedTuple, assert_never
 
@@ -31,7 +32,7 @@ _CANCELLED = "cancelled while executing"
 _COMPLETED = State.COMPLETED  # Looked up once, since Python 3.11 searches for an enum's member each time.
 _KEPT = itemgetter(*map(Lease._fields.index, ("job_id", "seq", "token", "attempts", "crashes", "timeout_ms")))
 _NO_MORE = tuple(Report._field_defaults[name] for name in Report._fields[11:])
-_as_report = Report._make
+_as_report = partial(tuple.__new__, Report)
 BACKOFFS = ("exponential", "linear", "fixed")  # How ``backoff_ms`` computes a delay.
 DELAY_MS_MAX = 366 * 24 * 3_600_000  # A year. Longer delays from tasks are mistakes and are clamped.
 
