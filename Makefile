@@ -49,7 +49,7 @@ tell = awk -F == -v file=$(1) '/^[a-z0-9].*==/ { names = names " " $$1; count++ 
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-fast web lint types docs docs-serve format conformance sim proof fuzz hooks requirements dist release-check image sbom audit nightly bench example-django example-asymptote clean
+.PHONY: help run test test-fast web lint types docs docs-serve site format conformance sim proof fuzz hooks requirements dist release-check image sbom audit nightly bench example-django example-asymptote clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -104,6 +104,9 @@ docs-serve: docs ## Build the documentation site and show it at http://127.0.0.1
 
 requirements: $(BIN)/python ## Write docs/reference/requirements.md from the ids that tests name
 	$(BIN)/python scripts/requirements.py
+
+site: $(SITE) ## Build the documentation of every version into build/site, each from its newest tag
+	$(BIN)/python scripts/build_site.py
 
 dist: $(RUN) $(UI) $(RELEASE) ## Build the wheel and the sdist twice, compare the bytes, check both files (ARGS="--tag v0.1.0")
 	@rm -f dist/*.whl dist/*.tar.gz

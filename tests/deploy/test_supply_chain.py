@@ -347,7 +347,7 @@ def test_a_release_is_tested_and_built_before_it_is_signed_and_published() -> No
     release = dict(jobs("release"))
     assert PARSED["release"][True] == {"push": {"tags": ["v[0-9]+.[0-9]+.[0-9]+*"]}}  # YAML reads `on` as true.
     needs = {name.partition(".")[2]: job.get("needs") for name, job in release.items()}
-    assert needs == {"test": None, "build": "test", "attest": "build", "publish": "attest"}
+    assert needs == {"test": None, "build": "test", "site": "test", "attest": "build", "publish": "attest"}
     assert commands(release["release.test"]) == [".ci/run"]
     assert commands(release["release.build"]) == ['make dist sbom ARGS="--tag $GITHUB_REF_NAME"']
     assert [commands(release[f"release.{name}"]) for name in ("attest", "publish")] == [[], []]
@@ -374,6 +374,7 @@ def test_a_release_is_published_by_trust_and_not_by_a_password() -> None:
 
 
 def test_the_wheel_the_sdist_and_the_bill_of_materials_are_attested() -> None:
+    assert commands(release["release.site"]) == ["make site"]
     # S-39
     release = dict(jobs("release"))
     packages = ["dist/*.whl", "dist/*.tar.gz"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -72,3 +73,51 @@ def test_the_list_for_programs_says_in_a_sentence_what_each_page_is_about(site: 
     )
     for line in re.findall(r"^- .+$", text, re.MULTILINE):
         assert re.search(r"\.md\): [A-Z`](?:\S* ){3,}.*[.:?]$", line), line
+
+
+def a_tree(folder: Path, version: str, versions: str) -> None:
+    """Write a tree with the configuration of the site and one page."""
+    for part in ("docs/_static", "docs/_templates"):
+        shutil.copytree(ROOT / part, folder / part, dirs_exist_ok=True)
+    for file in ("docs/conf.py", "pyproject.toml", "scripts/build_site.py", "web/src/icon.svg"):
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, folder / file)
+    (folder / "src/headway").mkdir(parents=True, exist_ok=True)
+    (folder / "src/headway/__init__.py").write_text("")
+    (folder / "src/headway/version.py").write_text(f'__version__ = "{version}"\n')
+    (folder / "docs/versions.json").write_text(versions)
+    (folder / "docs/index.md").write_text(f"# Headway\n\nThese are the pages of {version}.\n")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_the_site_of_all_versions_is_built_from_their_newest_tags(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words], cwd=tmp_path, check=True)
+
+    def build() -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "scripts/build_site.py"]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+    git("init", "--quiet")
+    for version in ("0.1.9", "0.1.10"):
+        a_tree(tmp_path, version, '[{"name": "0.1", "path": "0.1"}]')
+        git("add", "--all")
+        git("commit", "--quiet", "--message", version)
+        git("tag", f"v{version}")
+    a_tree(tmp_path, "0.2.0", '[{"name": "0.2", "path": "0.2"}, {"name": "0.1", "path": "0.1"}]')
+
+    done = build()
+
+    assert (done.returncode, done.stdout) == (0, "0.2: this tree\n0.1: v0.1.10\n"), done.stderr
+    site = tmp_path / "build" / "site"
+    pages = {name: (site / name / "index.html").read_text() for name in ("0.1", "0.2")}
+    assert "These are the pages of 0.1.10." in pages["0.1"]
+    assert "These are the pages of 0.2.0." in pages["0.2"]
+    assert re.search(r"<strong>0\.1</strong>", pages["0.1"])
+    assert '/../0.2/">0.2</a>' in pages["0.1"]
+    assert '/../0.1/">0.1</a>' in pages["0.2"]
+    assert 'content="0; url=0.2/"' in (site / "index.html").read_text()
+
+    git("tag", "--delete", "v0.1.9", "v0.1.10")
+    assert "which has no tag v0.1.*" in build().stderr
