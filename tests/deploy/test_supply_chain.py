@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import re
@@ -25,6 +26,7 @@ from tests.conftest import SHARED_FILES, STORES
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = ROOT / "requirements"
 LOCKS = sorted(path.stem for path in REQUIREMENTS.glob("*.txt"))
+NPM_LOCK = (ROOT / "web" / "package-lock.json").read_text()
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -139,8 +141,10 @@ def test_the_bill_of_materials_names_every_package_with_its_hashes_and_needs(nam
     bill = json.loads(written[0])
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
     assert re.fullmatch(r"urn:uuid:[0-9a-f-]{36}", bill["serialNumber"])
-    assert {one["name"]: one["version"] for one in bill["components"]} == pins(name)
-    assert all(one["hashes"] and one["purl"].startswith("pkg:pypi/") for one in bill["components"])
+    found = {one["name"]: one["version"] for one in bill["components"]}
+    bundled = {package.name: package.version for package in sbom.read_bundled(NPM_LOCK)}
+    assert found == pins(name) | bundled
+    assert all(one["hashes"] and one["purl"].startswith(("pkg:pypi/", "pkg:npm/")) for one in bill["components"])
     refs = {one["bom-ref"] for one in bill["components"]}
     needs = {one["ref"]: set(one["dependsOn"]) for one in bill["dependencies"]}
     ours = f"pkg:pypi/headway-queue@{__version__}"
@@ -148,6 +152,17 @@ def test_the_bill_of_materials_names_every_package_with_its_hashes_and_needs(nam
     assert set().union(*needs.values()) == refs  # Each is there for a reason.
     direct = {"apsw", "msgspec", "fastapi"}
     assert direct <= {ref.split("/")[1].split("@")[0] for ref in needs[ours]}
+
+
+def test_the_bill_of_materials_names_the_code_in_the_dashboard() -> None:
+    # S-39
+    [names] = re.findall(r"^BUNDLED = (\(.*\))$", (ROOT / "web" / "build.py").read_text(), re.MULTILINE)
+    bundled = {package.name: package for package in sbom.read_bundled(NPM_LOCK)}
+    assert bundled.keys() == set(ast.literal_eval(names))
+    signals = bundled["@preact/signals"]
+    assert signals.purl == f"pkg:npm/%40preact/signals@{signals.version}"
+    assert len(signals.hashes[0]) == 128  # SHA-512
+    assert bundled["@preact/signals-core"].wanted_by == ["@preact/signals"]
 
 
 # ---------------------------------------------------------------------- the wheel and the sdist
@@ -302,6 +317,15 @@ def test_a_failed_part_of_the_night_hides_no_other(tmp_path: Path) -> None:
     assert "Failed: audit\n" in done.stderr
 
 
+def test_the_audit_reads_every_lock_file_that_is_used() -> None:
+    # S-39, S-40: the peers of benchmarks are installed into an environment of their own, and only by `make bench`.
+    make = (ROOT / "Makefile").read_text()
+    [audited] = re.findall(r"^AUDITED := (.*)$", make, re.MULTILINE)
+    assert set(audited.split()) == {name for name in LOCKS if not name.startswith("peers")}
+    [recipe] = re.findall(r"^audit:.*\n((?:\t.*\n)+)", make, re.MULTILINE)
+    assert "web/build.py --audit" in recipe  # The packages of npm.
+
+
 def test_ci_runs_every_python_that_the_package_names() -> None:
     # S-39
     job = dict(jobs("ci"))["ci.test"]
@@ -350,6 +374,7 @@ def test_a_release_is_tested_and_built_before_it_is_signed_and_published() -> No
     assert needs == {"test": None, "build": "test", "site": "test", "attest": "build", "publish": "attest"}
     assert commands(release["release.test"]) == [".ci/run"]
     assert commands(release["release.build"]) == ['make dist sbom ARGS="--tag $GITHUB_REF_NAME"']
+    assert commands(release["release.site"]) == ["make site"]
     assert [commands(release[f"release.{name}"]) for name in ("attest", "publish")] == [[], []]
     targets = (ROOT / "Makefile").read_text()
     [recipe] = re.findall(r"^dist:.*\n((?:\t.*\n)+)", targets, re.MULTILINE)
@@ -374,7 +399,6 @@ def test_a_release_is_published_by_trust_and_not_by_a_password() -> None:
 
 
 def test_the_wheel_the_sdist_and_the_bill_of_materials_are_attested() -> None:
-    assert commands(release["release.site"]) == ["make site"]
     # S-39
     release = dict(jobs("release"))
     packages = ["dist/*.whl", "dist/*.tar.gz"]
