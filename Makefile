@@ -52,7 +52,7 @@ tell = awk -F == -v file=$(1) '/^[a-z0-9].*==/ { names = names " " $$1; count++ 
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-fast web lint types docs docs-serve site format conformance sim proof fuzz hooks requirements dist release-check image sbom audit nightly bench example-django example-asymptote clean
+.PHONY: help run test test-fast web lint types docs docs-serve site format conformance sim proof fuzz hooks requirements dist release-check image units sbom audit nightly bench example-django example-asymptote clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -122,6 +122,9 @@ release-check: $(DEV) dist ## Also install the wheel with every Python found her
 
 image: $(BIN)/python ## Build the image of deploy/Dockerfile without a registry and try it; needs root, buildah, debootstrap
 	$(BIN)/python scripts/build_image.py $(ARGS)
+
+units: dist ## Boot a Debian in a container and try the systemd units; needs root, systemd-nspawn, debootstrap
+	$(BIN)/python scripts/try_units.py
 
 sbom: $(BIN)/python ## Write bills of materials (CycloneDX) of the package and the image into dist/
 	@mkdir -p dist

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -15,7 +16,9 @@ from headway.cli.main import CANNOT_START, USAGE, build
 from headway.client.settings import Settings
 from headway.server.uvicorn_server import SHUTDOWN_SECONDS
 
-UNITS = sorted((Path(__file__).parents[2] / "deploy" / "systemd").glob("*.service"))
+ROOT = Path(__file__).parents[2]
+UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
+MISSING = [name for name in ("debootstrap", "systemd-nspawn", "nsenter") if shutil.which(name) is None]
 STOP_MARGIN = 15  # Seconds beyond the time that a process takes for itself before systemd kills it.
 SANDBOX = {
     "CapabilityBoundingSet", "LockPersonality", "NoNewPrivileges", "PrivateDevices", "PrivateTmp", "PrivateUsers",
@@ -94,3 +97,22 @@ def test_systemd_understands_every_line_and_finds_little_exposed(folder: Path) -
         assert rated.returncode == 0, rated.stdout[-300:]
     (folder / "headway-server.service").write_text("[Service]\nTipe=notify\nExecStart=/bin/true\n")
     assert "'Tipe' in section" in analyze("verify", "headway-server.service").stderr
+
+
+@pytest.mark.proof
+@pytest.mark.skipif(bool(MISSING) or os.geteuid() != 0, reason="needs root, debootstrap and systemd-container (Debian)")
+def test_systemd_starts_restarts_and_stops_the_services(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    command = [sys.executable, "scripts/try_units.py", "--dist", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4_000:]
+    for line in (
+        "a request right after the start of the server: 200",
+        'a job that writes to /srv/headway/x: "Read-only file system"',
+        "whether the job of the killed worker ended: True",
+        "the watchdog of headway-worker@reports: True",
+        "headway-worker@broken: ('2', '0')",
+        "whether the job ended that ran when it stopped: True",
+    ):
+        assert f"ok: {line}" in done.stdout
