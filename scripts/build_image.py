@@ -7,7 +7,8 @@ Needs Linux, root, buildah and debootstrap (Debian). Buildah follows the Dockerf
 the pinned one: without --base it is a Debian with Python, which debootstrap makes once in build/image. If the machine
 trusts certificates of its own, the base gets them, because pip and npm download from inside the build. Containers run
 by chroot, which needs no runtime: they share the network with the machine, and have the files, user and environment of
-the image.
+the image. If podman is installed, a server and a worker also run in its containers, as `docker run` would start them.
+These share the network with the machine too, and use no cgroups. crun refuses a machine with cgroups of both versions.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from debian import CERTIFICATES, SUITE, TRUST, make_debian, require_tools
+
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "build" / "image"
-CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
-DEBIAN, MIRROR = "bookworm", "http://deb.debian.org/debian"
-PACKAGES = "ca-certificates,python3,python3-venv,python-is-python3"
 BUILDAH = ("buildah", "--storage-driver", "vfs", "--root", str(WORK / "storage"), "--runroot", str(WORK / "run"))
 BASE, IMAGE = "localhost/headway-base", "localhost/headway"
 USER = 10001  # The user of the image.
+# Podman asks for more by default, which root in a container or a small machine may not get.
+LIMITS = ("--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096")
 WAIT = 60.0  # Seconds for a server or worker to answer.
 
 
@@ -45,21 +47,14 @@ def buildah(*words: str) -> str:
 
 def debian_base() -> str:
     """Make an image of a Debian with Python. The files stay for the next time."""
-    files = WORK / DEBIAN
-    if not files.exists():
-        print(f"Making a Debian {DEBIAN} in {files}", flush=True)
-        half = files.with_suffix(".part")
-        shutil.rmtree(half, ignore_errors=True)
-        half.parent.mkdir(parents=True, exist_ok=True)
-        command = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", DEBIAN, str(half), MIRROR]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        half.rename(files)
+    files = WORK / SUITE
+    make_debian(files)
     name = buildah("from", "scratch")
     buildah("add", "--quiet", name, str(files), "/")
-    if CERTIFICATES.exists():
+    if TRUST:
         buildah("copy", "--quiet", name, str(CERTIFICATES), str(CERTIFICATES))
-        for variable in ("PIP_CERT", "NODE_EXTRA_CA_CERTS"):
-            buildah("config", "--env", f"{variable}={CERTIFICATES}", name)
+    for variable, value in TRUST.items():
+        buildah("config", "--env", f"{variable}={value}", name)
     buildah("commit", "--quiet", "--rm", name, BASE)
     return BASE
 
@@ -97,13 +92,24 @@ class Container:
         return subprocess.Popen(self.command(*words), start_new_session=True)
 
 
-def wait_for(what: str, check: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+def wait_for(what: str, check: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:
     """Wait until a check holds. Raises ``SystemExit`` if the process ends or the time is over."""
     until = time.monotonic() + WAIT
     while not check():
-        if process.poll() is not None or time.monotonic() > until:
-            raise SystemExit(f"{what} did not happen; the process has the state {process.returncode}")
+        if process is not None and process.poll() is not None:
+            raise SystemExit(f"{what} did not happen; the process ended with {process.returncode}")
+        if time.monotonic() > until:
+            raise SystemExit(f"{what} did not happen within {WAIT:g} s")
         time.sleep(0.2)
+
+
+def shows_dashboard() -> bool:
+    """Return whether a server on this machine shows the dashboard."""
+    try:
+        with urllib.request.urlopen("http://127.0.0.1:8000/ui/", timeout=10) as page:
+            return page.status == 200 and b"<title>Headway" in page.read()
+    except OSError:
+        return False
 
 
 def stop(process: subprocess.Popen[bytes], name: str) -> None:
@@ -148,8 +154,7 @@ def check(data: Path, version: str) -> None:
         server = container.start()
         try:
             wait_for("a healthy server", healthy, server)
-            with urllib.request.urlopen("http://127.0.0.1:8000/ui/", timeout=10) as page:
-                expect("the dashboard", (page.status, b"<title>Headway" in page.read()), (200, True))
+            expect("whether the server shows the dashboard", shows_dashboard(), True)
             worker = container.start("worker", "headway.demo:app", "--slots", "2")
             try:
                 answer = container.run(
@@ -166,6 +171,54 @@ def check(data: Path, version: str) -> None:
         buildah("rm", container.name)
 
 
+class Podman:
+    """Containers of the image in namespaces of their own, by Podman and its runtime."""
+
+    def __init__(self, data: Path) -> None:
+        self._podman = ["podman", *BUILDAH[1:], "--cgroup-manager=cgroupfs", "--events-backend=file"]
+        self._run = [*self._podman, "run", "--network=host", "--cgroups=disabled", "--no-healthcheck", *LIMITS]
+        self._run += [f"--volume={data}:/data", "--env=HEADWAY_STORE=sqlite:////data/headway.db"]
+
+    def run(self, *words: str) -> str:
+        """Run a command in a container of its own, to its end, and return what it prints."""
+        done = subprocess.run([*self._run, "--rm", IMAGE, *words], stdout=subprocess.PIPE, text=True, check=True)
+        return done.stdout.strip()
+
+    def start(self, name: str, *words: str) -> None:
+        """Start a command in a container with a name."""
+        command = [*self._run, "--detach", "--replace", "--name", name, IMAGE, *words]
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+
+    def stop(self, name: str) -> str:
+        """Stop a container as its image asks for, remove it, and return the status with which it ended."""
+        subprocess.run([*self._podman, "stop", "--time=45", name], stdout=subprocess.DEVNULL, check=True)
+        status = [*self._podman, "inspect", "--format={{.State.ExitCode}}", name]
+        ended = subprocess.run(status, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+        self.remove(name)
+        return ended
+
+    def remove(self, name: str) -> None:
+        subprocess.run([*self._podman, "rm", "--force", "--ignore", name], stdout=subprocess.DEVNULL, check=True)
+
+
+def check_podman(data: Path, version: str) -> None:
+    """Start a server and a worker in Podman, and run a job."""
+    os.chown(data, USER, USER)
+    podman = Podman(data)
+    try:
+        expect("the version in Podman", podman.run("--version"), version)
+        podman.start("headway-server")
+        wait_for("the dashboard of a server in Podman", shows_dashboard)
+        podman.start("headway-worker", "worker", "headway.demo:app", "--slots", "2")
+        answer = podman.run("submit", "demo.echo", "value=from Podman", "--app", "headway.demo:app", "--wait")
+        expect("the result of a job in Podman", answer.splitlines()[-1], '"from Podman"')
+        for name in ("headway-worker", "headway-server"):
+            expect(f"the end of {name} in Podman", podman.stop(name), "0")
+    finally:
+        for name in ("headway-worker", "headway-server"):
+            podman.remove(name)
+
+
 def kill(process: subprocess.Popen[bytes]) -> None:
     """End what is left of a process group."""
     if process.poll() is None:
@@ -178,9 +231,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--base", help="an image with Python 3.11 to build on, instead of a Debian made here")
     base = parser.parse_args().base
-    missing = [name for name in ("buildah", "pgrep", *([] if base else ["debootstrap"])) if shutil.which(name) is None]
-    if missing or os.geteuid() != 0:
-        raise SystemExit(f"needs root and: {', '.join(missing) or 'nothing else'} (Debian has packages of these names)")
+    require_tools("buildah", "pgrep", *([] if base else ["debootstrap"]))
     build(base or debian_base())
     version = subprocess.run(
         [sys.executable, "-c", "from headway.version import __version__ as v; print(v)"],
@@ -188,6 +239,11 @@ def main() -> None:
     ).stdout.strip()  # fmt: skip
     with tempfile.TemporaryDirectory() as data:
         check(Path(data), version)
+    if shutil.which("podman") is None:
+        print("Podman is not installed, so the containers ran by chroot only")
+    else:
+        with tempfile.TemporaryDirectory() as data:
+            check_podman(Path(data), version)
     print(f"{shlex.join(BUILDAH)} images lists the image {IMAGE}")
 
 
