@@ -200,3 +200,12 @@ def test_an_address_is_never_shown_with_its_password() -> None:
         ping.enqueue()
     assert "hunter2" not in str(caught.value) + repr(caught.value.facts)
     app.portal.close()
+
+
+def test_a_current_directory_that_was_deleted_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    with pytest.raises(ConfigError, match="the current directory no longer exists; change to one that does"):
+        load_settings()

@@ -148,7 +148,7 @@ def gather(
     # Compose and systemd write a variable without a value as an empty one.
     environment = {variable: text for variable, text in environment.items() if text.strip()}
     found: dict[str, tuple[Any, str]] = {}
-    file = (folder or Path.cwd()) / FILE
+    file = (folder or _current_folder()) / FILE
     for name, value in _read_file(file).items():
         _check_name(name, str(file))
         found[name] = (_READER_OF[name](value, f"{file}, {name}"), str(file))
@@ -195,6 +195,13 @@ def read_probe_address(address: str) -> tuple[str, int]:
             setting="worker_http",
         )
     return host, int(port)
+
+
+def _current_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise ConfigError("the current directory no longer exists; change to one that does") from None
 
 
 def _read_file(path: Path) -> dict[str, Any]:
