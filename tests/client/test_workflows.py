@@ -381,6 +381,22 @@ def test_retrying_all_includes_what_was_cancelled(headway: Testbed, tasks: Tasks
     assert batch.status().completed == 2
 
 
+@pytest.mark.parametrize("ending", ["cancelled", "failed"])
+def test_retrying_all_runs_chains_in_their_order(headway: Testbed, tasks: Tasks, ending: str) -> None:
+    with headway.app.batch("pages") as batch:
+        batch.add(tasks.fetch.call(url).then(tasks.parse).then(tasks.save, "t") for url in "xyz")
+    if ending == "cancelled":
+        batch.cancel()
+    tasks.failing = {"x", "y", "z"}
+    headway.drain()
+    assert (batch.status().completed, batch.status().status) == (0, ending)
+    tasks.failing, tasks.ran = set(), []
+    assert batch.retry("all") == 9
+    assert (batch.status().waiting, batch.status().held) == (3, 6)
+    headway.drain()
+    assert list(batch.results()) == ["<x>", [3, 5], 8, "<y>", [3, 5], 8, "<z>", [3, 5], 8]
+
+
 def test_a_member_adds_to_its_own_batch(headway: Testbed) -> None:
     app = headway.app
 

@@ -338,6 +338,21 @@ async def test_a_retry_within_a_live_batch_begins_no_round(store: Store) -> None
     assert await states(store, then) == [State.COMPLETED]
 
 
+async def test_members_of_a_cancelled_batch_wait_for_each_other_again_when_they_are_retried(store: Store) -> None:
+    await register(store)
+    batch_id, [first] = await submit_batch(store, 1, open=True)
+    second = node(first)
+    await add(store, batch_id, second, node(second.job.job_id))
+    await store.cancel_batch(batch_id)
+    members = await store.members(batch_id)
+    assert [job.state for job in members] == [State.CANCELLED] * 3
+    await store.retry([job.job_id for job in members])
+    batch = await the_batch(store, batch_id)
+    assert (counts(batch), batch.live, batch.round) == ((3, 2, 1, 0, 0, 0, 0), 3, 2)
+    assert await run_all(store) == [job.job_id for job in members]
+    assert counts(await the_batch(store, batch_id)) == (3, 0, 0, 0, 3, 0, 0)
+
+
 async def test_a_callback_that_has_not_started_waits_for_the_new_round(store: Store) -> None:
     await register(store)
     batch_id, ids = await submit_batch(store, 1)

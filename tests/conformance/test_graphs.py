@@ -326,6 +326,66 @@ async def test_a_dependant_that_is_retried_by_hand_runs_at_once(store: Store) ->
     assert await states(store, one, last) == [State.FAILED, State.COMPLETED]
 
 
+async def test_a_retried_dependant_waits_for_a_source_that_is_live(store: Store) -> None:
+    await register(store)
+    one = await submit_one(store)
+    last = await submit_node(store, one)
+    await store.cancel([last])
+    assert await store.retry([last]) == [State.QUEUED]
+    assert await are_held(store, last)
+    assert await run_all(store) == [one, last]
+
+
+@pytest.mark.parametrize("ascending", [True, False])
+@pytest.mark.parametrize("alone", [True, False])
+async def test_jobs_that_are_retried_together_wait_for_each_other_again(
+    store: Store, ascending: bool, alone: bool
+) -> None:
+    await register(store)
+    first = node()
+    middle = node(first.job.job_id)
+    ids = await submit_graph(store, first, middle, node(middle.job.job_id))
+    await store.cancel(ids[::-1])
+    picked = ids if ascending else ids[::-1]
+    assert await store.retry(picked, alone=alone) == [State.QUEUED] * 3
+    assert await are_held(store, *ids[1:])
+    assert not await are_held(store, ids[0])
+    assert await run_all(store) == ids
+
+
+async def test_a_retried_dependant_that_ran_waits_again_for_a_source_that_is_retried_too(store: Store) -> None:
+    await register(store)
+    one = await submit_one(store)
+    last = await submit_node(store, one, rule=EdgeRule.RUN)
+    await run(store, one, ending=FAILED)
+    await run(store, last, ending=FAILED)
+    assert await store.retry([one, last], alone=True) == [State.QUEUED] * 2
+    assert await are_held(store, last)
+    assert await run_all(store) == [one, last]
+
+
+async def test_a_dependant_that_is_retried_alone_and_held_restores_nothing(store: Store) -> None:
+    await register(store)
+    one = await submit_one(store)
+    middle = await submit_node(store, one)
+    last = await submit_node(store, middle)
+    await store.cancel([middle])
+    assert await states(store, last) == [State.CANCELLED]
+    await store.retry([middle], alone=True)
+    assert await are_held(store, middle)
+    assert await states(store, last) == [State.CANCELLED]
+    assert await run_all(store) == [one, middle]
+
+
+async def test_a_retried_dependant_of_a_failed_and_a_live_source_runs_at_once(store: Store) -> None:
+    await register(store)
+    one, two = await submit_one(store), await submit_one(store)
+    last = await submit_node(store, one, two)
+    await run(store, one, ending=FAILED)
+    assert await store.retry([last]) == [State.QUEUED]
+    assert not await are_held(store, last)
+
+
 async def test_a_report_that_comes_twice_releases_once(store: Store) -> None:
     await register(store)
     one, two = await submit_one(store), await submit_one(store)

@@ -9,7 +9,7 @@ as it is now, not at what happened, so settling an edge twice changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from heapq import heappop, heappush
@@ -237,6 +237,13 @@ def settle(rule: EdgeRule, status: SourceStatus, *, failing: bool = False) -> Ed
     if status is SourceStatus.COMPLETED or rule in (EdgeRule.RUN, EdgeRule.ON_DONE):
         return EdgeVerdict.SATISFY
     return EdgeVerdict.CANCEL if rule is EdgeRule.CANCEL else EdgeVerdict.WAIT
+
+
+def waits_again(edges: Iterable[tuple[SourceStatus, EdgeVerdict]]) -> bool:
+    """Return whether a retried job waits for its sources again: for a live one, unless another one would cancel it."""
+    found = set(edges)
+    cancelled = any(verdict is EdgeVerdict.CANCEL for _, verdict in found)
+    return not cancelled and (SourceStatus.LIVE, EdgeVerdict.WAIT) in found
 
 
 def check_graph(graph: Graph) -> None:

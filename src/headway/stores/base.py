@@ -290,6 +290,9 @@ class Store(Protocol):
 
         A completed job stays, and so does one whose unique key another live job now holds. The dependants that were
         cancelled because of a retried job are held again, and so on down the graph, unless ``alone``.
+
+        A retried job that has edges is held while a source of it is live, also one that this call retries. It runs at
+        once if no source is live, or if another source would cancel it.
         """
         ...
 

@@ -105,10 +105,10 @@ def reschedule(state: MemoryState, record: StoredJob, lane: str | None, *, now: 
         make_ready(state, record, state.now_at, number=state.next_sequence())
 
 
-def retry(state: MemoryState, record: StoredJob, *, alone: bool = False) -> None:
-    """Queue a job that ended badly again, unless another job uses its unique key now."""
+def retry(state: MemoryState, record: StoredJob, *, alone: bool = False) -> bool:
+    """Queue a job that ended badly again, unless another job uses its unique key now. Return whether that was done."""
     if not record.state.ended or record.state is State.COMPLETED or record.new.unique_key in state.unique:
-        return
+        return False
     check_move(record.state, State.QUEUED)
     before = record.state
     reset(state, record)
@@ -116,6 +116,7 @@ def retry(state: MemoryState, record: StoredJob, *, alone: bool = False) -> None
     state.moved(record, before)
     if alone:
         state.unsettled.pop(record.new.job_id, None)
+    return True
 
 
 def reset(state: MemoryState, record: StoredJob) -> None:

@@ -20,6 +20,7 @@ from headway.stores.clock import SteadyClock
 from headway.stores.memory import claim, diagnose, finish, heartbeat, prune, submit, workflow
 from headway.stores.memory import query as reads
 from headway.stores.memory.limits import adopt_rules
+from headway.stores.memory.record import StoredJob
 from headway.stores.memory.state import MemoryState
 from headway.stores.notifications import LocalSubscription
 from headway.stores.texts import check_jobs, check_text, check_worker
@@ -97,10 +98,13 @@ class MemoryStore:
     async def retry(self, job_ids: Sequence[JobId], *, alone: bool = False) -> list[State | None]:
         with self._transaction() as state:
             states: list[State | None] = []
+            retried: list[StoredJob] = []
             for job_id in job_ids:
-                if record := state.jobs.get(job_id):
-                    finish.retry(state, record, alone=alone)
+                record = state.jobs.get(job_id)
+                if record and finish.retry(state, record, alone=alone):
+                    retried.append(record)
                 states.append(record.state if record else None)
+            workflow.hold_retried(state, retried)
             workflow.settle_edges(state)
             state.changed += job_ids
             return states

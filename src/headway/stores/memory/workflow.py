@@ -31,6 +31,7 @@ from headway.core.workflow import (
     settle,
     takes_tenant,
     upstream_reason,
+    waits_again,
 )
 from headway.stores.memory import finish
 from headway.stores.memory.ordering import delay, leave_class, leave_queue, make_ready
@@ -312,6 +313,14 @@ def _hold_again(state: MemoryState, record: StoredJob) -> None:
         state.changed_counts.setdefault(record.batch_id, Counter())["held"] += 1
     state.changed.append(record.new.job_id)
     _settle_dependant(state, record)
+
+
+def hold_retried(state: MemoryState, records: Sequence[StoredJob]) -> None:
+    """Hold the retried jobs again that have a live source."""
+    for record in records:
+        edges = state.edges_to.get(record.seq, ())
+        if waits_again((_status(state, edge), _verdict(state, edge)) for edge in edges):
+            _hold_again(state, record)
 
 
 # ---------------------------------------------------------------------- batches

@@ -17,6 +17,7 @@ from headway.core.workflow import (
     batch_reason,
     settle,
     upstream_reason,
+    waits_again,
 )
 from headway.stores.sql.finish import cancel, is_unique_key_taken, take_back
 from headway.stores.sql.ordering import Ordering, Requeue
@@ -217,6 +218,35 @@ async def _hold_again(tx: Transaction, seq: int) -> None:
         tx.changed_counts.setdefault(row["batch_seq"], Counter())["held"] += 1
     tx.changed.append(row["job_id"])
     await _settle_dependant(tx, seq)
+
+
+async def hold_retried(tx: Transaction, seqs: Sequence[int]) -> None:
+    """Hold the retried jobs again that have a live source."""
+    found: dict[int, list[Row]] = {}
+    for row in await tx.db.rows("edges_to", tx.rows.array(seqs), False):
+        found.setdefault(row["dependant_seq"], []).append(row)
+    for seq, edges in found.items():
+        if waits_again((SourceStatus(row["status"]), _verdict(row)) for row in edges):
+            tx.exclude_others()
+            await _hold_retried(tx, seq, edges)
+
+
+async def _hold_retried(tx: Transaction, seq: int, edges: Sequence[Row]) -> None:
+    [row] = await tx.db.rows("get_by_seq", tx.rows.array([seq]))
+    job = await take_back(tx, row)
+    if job is None:
+        return
+    await tx.db.run("steps_forget", seq)
+    await tx.put_delayed(job, HELD_AT)
+    if row["batch_seq"] is not None:
+        tx.changed_counts.setdefault(row["batch_seq"], Counter())["held"] += 1
+    for edge in edges:
+        is_satisfied = _verdict(edge) is EdgeVerdict.SATISFY
+        if is_satisfied and not edge["satisfied"]:
+            await tx.db.run("edge_satisfy", edge["source_seq"], seq)
+            await tx.db.run("dependant_lower", seq)
+        elif edge["satisfied"] and not is_satisfied:
+            await _unsatisfy(tx, edge["source_seq"], seq)
 
 
 async def _settle_dependant(tx: Transaction, seq: int) -> None:

@@ -37,6 +37,7 @@ from headway.stores.sql import diagnose, finish, heartbeat, prune, sources, step
 from headway.stores.sql import query as reads
 from headway.stores.sql.limits import adopt_rules
 from headway.stores.sql.rows import Row
+from headway.stores.sql.settle import hold_retried
 from headway.stores.sql.transaction import Transaction
 from headway.stores.texts import check_jobs, check_text, check_worker, is_writable
 
@@ -105,7 +106,7 @@ class SqlStore(ABC):
         return await self._write(lambda tx: heartbeat.preempt(tx, amendments))
 
     async def retry(self, job_ids: Sequence[JobId], *, alone: bool = False) -> list[State | None]:
-        return await self._move(job_ids, lambda tx, row: finish.retry(tx, row, alone=alone))
+        return await self._move(job_ids, lambda tx, row: finish.retry(tx, row, alone=alone), hold_retried)
 
     async def reschedule(
         self, job_ids: Sequence[JobId], *, lane: str | None = None, now: bool = False
@@ -218,13 +219,20 @@ class SqlStore(ABC):
         return await self._write(write, alone=kind == RULES)
 
     async def _move(
-        self, job_ids: Sequence[JobId], move: Callable[[Transaction, Row], Awaitable[State | None]]
+        self,
+        job_ids: Sequence[JobId],
+        move: Callable[[Transaction, Row], Awaitable[State | None]],
+        follow: Callable[[Transaction, Sequence[int]], Awaitable[None]] | None = None,
     ) -> list[State | None]:
-        """Move each existing job once. Return the states of all jobs afterwards."""
+        """Move each existing job once. Return the states of all jobs afterwards.
+
+        ``follow`` is called with the numbers of the jobs whose state has changed, before their dependants are settled.
+        """
 
         async def write(tx: Transaction) -> list[State | None]:
             states: dict[JobId, State] = {}
             numbers: dict[JobId, int] = {}
+            changed: list[int] = []
             left = list(dict.fromkeys(job_ids))
             while left:  # Read jobs again that another process has moved meanwhile.
                 again = []
@@ -235,7 +243,11 @@ class SqlStore(ABC):
                         again.append(job_id)
                     else:
                         states[job_id] = state
+                        if state != row["state"]:
+                            changed.append(row["seq"])
                 left = again
+            if follow is not None and changed:
+                await follow(tx, changed)
             # Jobs are locked by number, and their dependants are settled in the order given.
             moved = [numbers[job_id] for job_id in job_ids if job_id in numbers]
             tx.unsettled = {seq: 0 for seq in moved if seq in tx.unsettled}

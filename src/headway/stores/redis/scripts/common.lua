@@ -60,7 +60,7 @@ local call, P, now, now15
 local tx = {  -- what the current call has read and changed
   adds = {}, order = {}, clock = {}, last = {}, eligible = {}, counts = {}, changed = {}, names = {}, room = {},
   reached = {}, record = {}, holds = {}, started = {}, sources = {}, touched = {}, status = {},
-  needed = {}, ran = {}, batch = {}, counted = {}, dirty = {},
+  needed = {}, ran = {}, retried = {}, batch = {}, counted = {}, dirty = {},
 }
 
 -- The store time of each namespace, by the rule of core/policy/clock.py. The stored part is read again when a second

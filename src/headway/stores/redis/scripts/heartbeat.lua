@@ -174,6 +174,7 @@ local function retry(keys, args)
     local free = not unique or call('HEXISTS', P .. 'unique', unique) == 0
     if free and string.find('FXD', whole[3], 1, true) then
       finish.retry(member, whole[2], whole[4], args[2] == '1')
+      workflow.retried(member, whole[2])
       return 'Q'
     end
   end)

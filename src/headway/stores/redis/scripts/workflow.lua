@@ -101,6 +101,12 @@ function workflow.dependant_ended(member)  -- a new round may have begun while a
   push(tx.ran, member)
 end
 
+function workflow.retried(member, rec)  -- it waits again, if a source is live once all jobs of the verb are queued
+  if band(record.flags(rec), $job.WAITS) == 0 then return end
+  tx.flow = true
+  push(tx.retried, member)
+end
+
 function workflow.member_ended(batch, state, n)
   workflow.count(batch, 'live', -n)
   workflow.count(batch, ENDINGS[state], n)
@@ -277,6 +283,23 @@ local function hold_again(member, rec, out)
   call('HDEL', P .. 'up:' .. member, 'again')
   push(tx.changed, record.id(rec))
   workflow.settle_dependant(member)
+end
+
+local function waits_again(member)  -- as core.workflow.waits_again
+  local live = false
+  for _, edge in ipairs(workflow.edges(member)) do
+    local verdict = verdict_now(edge)
+    if verdict == 'X' then return false end
+    live = live or verdict == 'W' and workflow.status_of(edge.source, edge.satisfied) == 'L'
+  end
+  return live
+end
+
+local function hold_retried()  -- hold the retried jobs again that have a live source
+  for _, member in ipairs(tx.retried) do
+    if waits_again(member) then hold_again(member, record.of(member), false) end
+  end
+  tx.retried = {}
 end
 
 -- Let a dependant wait for a source that is live again, if its ending had released or cancelled the dependant.
@@ -456,6 +479,7 @@ end
 
 function workflow.run()
   tx.settled = tx.settled or 0
+  hold_retried()
   if tx.left == nil then tx.left = not quiet() and workflow.is_left() end
   repeat
     while #tx.ran > 0 do

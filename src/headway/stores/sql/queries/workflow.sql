@@ -96,6 +96,11 @@ UPDATE {schema}.batch SET failing = :failing, round = :round, cancel_at = :cance
  WHERE seq = :seq
 RETURNING EXISTS (SELECT 1 FROM {schema}.edge e WHERE e.source_seq = :seq);
 
+-- name: dependant_lower
+-- A dependant waits for one edge less.
+-- params  seq
+UPDATE {schema}.dependant SET pending = pending - 1 WHERE seq = :seq;
+
 -- name: dependant_raise
 -- A dependant waits for one edge more.
 -- params  seq
@@ -110,6 +115,11 @@ UPDATE {schema}.edge SET again = true WHERE source_seq = :source_seq AND dependa
 -- A callback is held again.
 -- params  dependant_seq
 UPDATE {schema}.edge SET again = false WHERE dependant_seq = :dependant_seq AND again;
+
+-- name: edge_satisfy
+-- An edge is satisfied.
+-- params  source_seq, dependant_seq
+UPDATE {schema}.edge SET satisfied = true WHERE source_seq = :source_seq AND dependant_seq = :dependant_seq;
 
 -- name: edge_unsatisfy
 -- The source of an edge is live again, so that the edge is unsatisfied.
