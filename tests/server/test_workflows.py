@@ -367,14 +367,14 @@ async def test_cancelling_a_batch_ends_its_members(http: httpx.AsyncClient) -> N
     assert [(await read(http, one))["reason"] for one in ids] == [f"batch {batch_id}"] * 2
 
 
-@pytest.mark.parametrize("mode, retried", [("failed", 1), ("failed_and_after", 1), ("all", 2)])
+@pytest.mark.parametrize("mode, retried", [("failed", 1), ("failed_and_after", 1), ("all", 2), (None, 1)])
 async def test_members_of_a_batch_are_retried_by_mode(
-    http: httpx.AsyncClient, app: Headway, mode: str, retried: int
+    http: httpx.AsyncClient, app: Headway, mode: str | None, retried: int
 ) -> None:
     failed, after = await bulk(http, call("fail"), call(after=[{"index": 0}]))
     await run_all(app, failed, after)
     batch_id = (await read(http, failed))["batch_id"]
-    answer = await http.post(f"{BATCHES}/{batch_id}/retry", json={"mode": mode})
+    answer = await http.post(f"{BATCHES}/{batch_id}/retry", json=None if mode is None else {"mode": mode})
     assert (answer.status_code, answer.json()) == (200, {"batch_id": batch_id, "retried": retried})
     states = [(await read(http, task_id))["status"] for task_id in (failed, after)]
     assert states == ["queued", "cancelled" if mode == "failed" else "queued"]

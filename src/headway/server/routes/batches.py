@@ -164,13 +164,14 @@ async def cancel_batch(request: Request, batch_id: BatchPath) -> Response:
 
 
 @routes.post("/batches/{batch_id}/retry", Scope.SUBMIT, rest.BatchRetried, "Run members of a batch again")
-async def retry_members(request: Request, batch_id: BatchPath, wanted: rest.BatchRetry) -> Response:
+async def retry_members(request: Request, batch_id: BatchPath, wanted: rest.BatchRetry | None = None) -> Response:
     """Queue members again that did not complete. If the batch has ended, its next round begins."""
+    mode = (wanted or rest.BatchRetry()).mode
     service, caller = service_of(request), caller_of(request)
     batch = await find_batch(service, caller, batch_id)
-    service.quotas.submit(caller, max(1, batch.failed + (batch.cancelled if wanted.mode == "all" else 0)))
+    service.quotas.submit(caller, max(1, batch.failed + (batch.cancelled if mode == "all" else 0)))
     retry = partial(service.client.retry, who=operator_of(request))
-    retried = await retry_batch(await service.store(), retry, batch.batch_id, wanted.mode)
+    retried = await retry_batch(await service.store(), retry, batch.batch_id, mode)
     return reply({"batch_id": batch_id, "retried": retried})
 
 
