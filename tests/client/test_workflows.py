@@ -169,6 +169,8 @@ def test_wrong_graphs_are_refused_and_leave_nothing(headway: Testbed, tasks: Tas
         a.after(b, on_failure="ignore")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="calls, jobs and batches"):
         a.after(5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="then must be given a task"):
+        a.then(len)  # type: ignore[arg-type]
     with pytest.raises(BadArguments, match="true nor false"):
         bool(a.out)
     with pytest.raises(PayloadError, match=r"\$out"):
@@ -326,6 +328,9 @@ def test_a_batch_is_retried_and_fires_again(headway: Testbed, tasks: Tasks) -> N
     tasks.failing = {2}
     with headway.app.batch("rows") as batch:
         batch.add(tasks.row.call(number) for number in range(4))
+        for verb in (batch.then, batch.on_failure, batch.on_done):
+            with pytest.raises(ConfigError, match=rf"{verb.__name__} must be given a task, got <built-in"):
+                verb(len)  # type: ignore[arg-type]
         done = batch.then(tasks.total, "sum")
         batch.on_failure(tasks.tell, "failed")
         batch.on_done(tasks.tell, "ended")

@@ -32,7 +32,7 @@ from headway.client.links import Link, Reference, merge_links
 from headway.client.members import MemberEnding, MemberReader, read_members
 from headway.client.portal import Portal, blocking
 from headway.client.settings import seconds
-from headway.client.task import Call, Task
+from headway.client.task import Call, Task, check_task
 from headway.core.errors import BatchNotFound, ConfigError, JobError, ResultTimeout
 from headway.core.job import JobId, State
 from headway.core.workflow import BatchId, BatchRecord, EdgeRule, Graph, NewBatch
@@ -212,26 +212,32 @@ class Batch(Generic[R]):
         self, task: Task[Concatenate[Results[R], Q], S, Any], /, *args: Q.args, **kwargs: Q.kwargs
     ) -> Job[S]:  # fmt: skip
         """Run a task with the results of the batch as its first argument, once all members have completed."""
+        check_task("then", task)
         return await self._acallback(task.call(self._out, *args, **kwargs), EdgeRule.CANCEL)
 
     async def aon_failure(self, task: Task[Q, S, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Job[S]:
         """Run a task once, when the first member has ended without completing."""
+        check_task("on_failure", task)
         return await self._acallback(task.call(*args, **kwargs), EdgeRule.ON_FAILURE)
 
     async def aon_done(self, task: Task[Q, S, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Job[S]:
         """Run a task once all members have ended, however they ended."""
+        check_task("on_done", task)
         return await self._acallback(task.call(*args, **kwargs), EdgeRule.ON_DONE)
 
     def then(self, task: Task[Concatenate[Results[R], Q], S, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Job[S]:
         """Blocking twin of ``athen``."""
+        check_task("then", task)
         return self._callback(task.call(self._out, *args, **kwargs), EdgeRule.CANCEL)
 
     def on_failure(self, task: Task[Q, S, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Job[S]:
         """Blocking twin of ``aon_failure``."""
+        check_task("on_failure", task)
         return self._callback(task.call(*args, **kwargs), EdgeRule.ON_FAILURE)
 
     def on_done(self, task: Task[Q, S, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Job[S]:
         """Blocking twin of ``aon_done``."""
+        check_task("on_done", task)
         return self._callback(task.call(*args, **kwargs), EdgeRule.ON_DONE)
 
     @property

@@ -89,6 +89,7 @@ class Call(NamedTuple, Generic[R]):
 
     def then(self, task: Task[Concatenate[R, Q], S, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Call[S]:
         """Return a call of another task that waits for this one and takes its result as the first argument."""
+        check_task("then", task)
         return task.call(self.out, *args, **kwargs)
 
     def after(
@@ -312,6 +313,12 @@ class Task(Generic[P, R, C]):
 
     def __repr__(self) -> str:
         return f"Task({self.name!r})"
+
+
+def check_task(verb: str, task: object) -> None:
+    """Raise ``ConfigError`` unless a task was given, or what stands for one in an integration."""
+    if not hasattr(task, "call"):
+        raise ConfigError(f"{verb} must be given a task, got {task!r:.100}; decorate the function with @app.task")
 
 
 def no_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
