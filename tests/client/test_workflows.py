@@ -482,7 +482,9 @@ async def _audit(app: Headway) -> list[Any]:
 
 def test_a_batch_that_does_not_exist_is_said_so(headway: Testbed) -> None:
     batch = headway.app.batch_of("batch-none")
-    for verb in (batch.status, batch.cancel, batch.close, batch.retry):
+    verbs: list[Callable[[], object]] = [batch.status, batch.cancel, batch.close, batch.retry]
+    verbs += [lambda: list(batch.results()), lambda: list(batch.results().failures())]
+    for verb in verbs:
         with pytest.raises(BatchNotFound):
             verb()
     with pytest.raises(ConfigError, match=r"with app\.batch"):
