@@ -568,6 +568,8 @@ def test_wrong_steps_are_refused(headway: Testbed) -> None:
         expect(lambda: context.step("same", int))
         expect(lambda: context.step("", int))
         expect(lambda: context.step("large", lambda: "x" * 70_000))
+        with pytest.raises(PayloadError, match="the value of step 'odd' is a object, which is not a JSON value"):
+            context.step("odd", object)
 
     @headway.app.task(name="aorder", context=True, max_retries=0)
     async def aorder(context: Context) -> None:
@@ -579,7 +581,7 @@ def test_wrong_steps_are_refused(headway: Testbed) -> None:
     assert [text.partition(";")[0][:40] for text in problems] == [
         "step 'same' is used twice in one run",
         "the name of a step must be text of 1 to ",
-        "step 'large': the result takes 70,002 by",
+        "the value of step 'large' has 70,003 byt",
         "ctx.step would block the event loop",
     ]
 

@@ -283,20 +283,20 @@ def too_large(task: str, size: int, largest: int) -> PayloadTooLarge:
     )
 
 
-def encode_result(value: Any, *, typed: bool, largest: int) -> bytes | None:
-    """Return a result as bytes, or None for None. Raises ``PayloadError``."""
+def encode_result(value: Any, *, typed: bool, largest: int, what: str = "the result") -> bytes | None:
+    """Return a result as bytes, or None for None. Raises ``PayloadError``, which names the value as ``what``."""
     if value is None:
         return None
     if not typed and type(value) not in _PLAIN:
-        check_plain(value, "the result")
+        check_plain(value, what)
     try:
         body = _encoder.encode(value)
     except Exception as problem:
-        raise PayloadError(f"the result cannot be stored as JSON: {problem}") from None
+        raise PayloadError(f"{what} cannot be stored as JSON: {problem}") from None
     if typed and b"null" in body and (lost := _lost_number(value)) is not None:
-        raise PayloadError(f"the result holds {lost}, which JSON cannot represent")
+        raise PayloadError(f"{what} holds {lost}, which JSON cannot represent")
     if len(body) > largest:
-        raise PayloadTooLarge(f"the result takes {len(body):,} bytes, more than the {largest:,} allowed (payload_max)")
+        raise PayloadTooLarge(f"{what} takes {len(body):,} bytes, more than the {largest:,} allowed (payload_max)")
     return PAYLOAD_VERSION + body
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headway.client.codec import decode_result, encode_result, result_type
 from headway.client.members import MemberReader
-from headway.core.errors import LeaseLost, PayloadTooLarge, StepError
+from headway.core.errors import LeaseLost, StepError
 from headway.core.lease import Lease
-from headway.core.workflow import STEP_BYTES_MAX, Step, check_step
+from headway.core.workflow import Step, check_step
 
 if TYPE_CHECKING:
     from headway.client.app import Headway
@@ -84,10 +85,9 @@ class StepLog:
 
     async def keep(self, key: str, value: Any, function: Callable[..., Any]) -> None:
         """Keep the value of a step. Raises ``StepError``, ``PayloadError``, ``LeaseLost``."""
-        try:
-            encoded = encode_result(value, typed=_kind(function) is not Any, largest=STEP_BYTES_MAX) or b""
-        except PayloadTooLarge as problem:
-            raise StepError(f"step {key!r}: {problem}") from None
+        what, typed = f"the value of step {key!r}", _kind(function) is not Any
+        encoded = encode_result(value, typed=typed, largest=sys.maxsize, what=what) or b""
+        check_step(key, encoded, 0, 0)  # The store knows the other steps.
         lease = self._lease
         if not await self._runtime.record_step(Step(lease.job_id, lease.seq, lease.token, key, encoded)):
             raise LeaseLost(f"job {lease.job_id} has lost its lease, so step {key!r} was not kept")
