@@ -8,7 +8,20 @@ from typing import Any
 
 import pytest
 
-from headway import Context, Discard, Headway, Job, JobCancelled, JobFailed, JobNotFound, State, Task, Unique, Worker
+from headway import (
+    Context,
+    Discard,
+    Event,
+    Headway,
+    Job,
+    JobCancelled,
+    JobFailed,
+    JobNotFound,
+    State,
+    Task,
+    Unique,
+    Worker,
+)
 from headway.core.errors import IllegalMove, ResultTimeout
 from headway.testing import Testbed
 from tests.conftest import ADDRESSES
@@ -229,7 +242,25 @@ async def test_events_arrive_while_they_happen(headway: Testbed) -> None:
         kinds.append(event.kind)
         if event.kind == "queued":
             await headway.adrain()
-    assert kinds == ["queued", "started", "finished"]
+    assert [kind for kind in kinds if kind != "estimate"] == ["queued", "started", "finished"]
+
+
+async def test_events_of_a_waiting_job_say_when_it_is_expected_to_start(headway: Testbed) -> None:
+    @headway.app.task
+    async def work() -> None: ...
+
+    ahead, job = await work.aenqueue(), await work.aenqueue()
+    seen: list[Event] = []
+    async for event in job.aevents():
+        seen.append(event)
+        if event.kind == "estimate" and event.data["position"] == 1:
+            await ahead.acancel()  # The next estimate comes without an event of the job itself.
+        elif event.kind == "estimate":
+            await headway.adrain()
+    assert [event.kind for event in seen] == ["queued", "estimate", "estimate", "started", "finished"]
+    assert [event.data["position"] for event in seen[1:3]] == [1, 0]
+    assert seen[1].data.keys() == {"position", "p50", "p90", "basis"}
+    assert {event.job_id for event in seen} == {job.id}
 
 
 def test_leaving_the_events_early_is_fine(headway: Testbed) -> None:

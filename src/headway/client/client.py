@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import ClassVar
@@ -116,7 +116,7 @@ class Client:
                 return job
             raise ResultTimeout(f"job {job_id} has not ended within {timeout} s; it continues", job_id=job_id) from None
 
-    async def events(self, job_id: JobId) -> AsyncIterator[Event]:
+    async def events(self, job_id: JobId) -> AsyncGenerator[Event]:
         events = (await self._link()).watcher.events(job_id)
         async with contextlib.aclosing(events) as open_events:  # type: ignore[type-var]
             async for event in open_events:

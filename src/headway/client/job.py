@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headway.client.codec import decode_result
+from headway.client.job_events import with_estimates
 from headway.client.job_info import JobInfo, job_info
 from headway.client.portal import Portal, blocking
 from headway.core.errors import IllegalMove, JobCancelled, JobError, JobFailed, NotStored
@@ -118,10 +120,12 @@ class Job(Generic[R]):
         return await self._app.client.retry_one(self.id, alone=alone)
 
     async def aevents(self) -> AsyncIterator[Event]:
-        """Yield the events of the job until it has ended."""
+        """Yield the events of the job until it has ended, and while it waits, when it is expected to start."""
         self._check_stored()
-        async for event in self._app.client.events(self.id):
-            yield event
+        happened = self._app.client.events(self.id)
+        async with contextlib.aclosing(with_estimates(happened, self.id, self.aestimate)) as events:
+            async for event in events:
+                yield event
 
     info = blocking(ainfo)
     record = blocking(arecord)

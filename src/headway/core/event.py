@@ -19,10 +19,11 @@ _QUEUED, _STARTED, _PROGRESS, _RETRIED, _FINISHED, _RELEASED = range(6)  # The o
 class Event:
     """One event of a job.
 
-    ``place`` orders the events of a job, and is the same in whichever process derives them.
+    ``place`` orders the events of a job, and is the same in whichever process derives them. An ``estimate`` has none:
+    it says when a waiting job is expected to start, which is not in the record.
     """
 
-    kind: EventKind
+    kind: EventKind | Literal["estimate"]
     at: int
     job_id: str
     data: dict[str, Any] = field(default_factory=dict)

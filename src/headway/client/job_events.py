@@ -1,0 +1,54 @@
+"""The events of a job as an application sees them: what happened, and estimates of its start while it waits."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+from headway.core.event import Event
+from headway.core.job import JobId
+from headway.core.policy.estimate import Estimate, materially_differs
+from headway.runtime.bounded_wait import end_tasks
+
+ESTIMATE_EVERY = 1.0  # Seconds between estimates of a job that waits: each reads what waits before it.
+WAITING = frozenset({"queued", "released", "retried"})  # The events after which a job waits for its start.
+
+
+async def with_estimates(
+    events: AsyncGenerator[Event], job_id: JobId, estimate: Callable[[], Awaitable[Estimate | None]]
+) -> AsyncGenerator[Event]:
+    """Yield events of a job, and an ``estimate`` whenever its expected start has changed while it waits.
+
+    Closes ``events`` at the end.
+    """
+    reading = _next(events)
+    told: Estimate | None = None
+    waits, due = False, 0.0
+    try:
+        while True:
+            await asyncio.wait([reading], timeout=max(0.0, due - time.monotonic()) if waits else None)
+            if reading.done():
+                event = reading.result()
+                if event is None:
+                    return
+                yield event
+                waits = event.kind in WAITING
+                reading = _next(events)
+                continue
+            found = await estimate()
+            due = time.monotonic() + ESTIMATE_EVERY
+            if found is not None and materially_differs(told, found):
+                told = found
+                data = {"position": found.position, "p50": found.p50, "p90": found.p90, "basis": found.basis}
+                yield Event("estimate", time.time_ns() // 1_000_000, job_id, data)
+    finally:
+        await end_tasks([reading])
+        await events.aclose()
+
+
+def _next(events: AsyncGenerator[Event]) -> asyncio.Task[Event | None]:
+    async def step() -> Event | None:
+        return await anext(events, None)
+
+    return asyncio.get_running_loop().create_task(step())
