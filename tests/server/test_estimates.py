@@ -10,9 +10,9 @@ from fastapi import FastAPI
 from websockets.asyncio.client import connect
 
 from headway import Estimate, Headway
+from headway.client import job_events
 from headway.core.lease import Lease
 from headway.estimates.history import DurationHistory
-from headway.server import event_stream
 from headway.server import service as services
 from headway.stores.base import Heartbeat, Store
 from tests.conformance.builders import a_worker, claim
@@ -99,8 +99,8 @@ async def test_a_socket_is_told_again_when_it_changes_materially(
     app: Headway, api: FastAPI, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # R3.40, R3.45, R3.55
-    monkeypatch.setattr(event_stream, "PLACE_EVERY", 0.05)
-    monkeypatch.setattr(event_stream, "PLACE_PART", 0.0)
+    monkeypatch.setattr(job_events, "ESTIMATE_EVERY", 0.05)
+    monkeypatch.setattr(job_events, "ESTIMATE_PART", 0.0)
     before = [await app.tasks["add"].aenqueue(number) for number in range(12)]
     job = await app.tasks["add"].aenqueue(99)
     async with served(api) as address:

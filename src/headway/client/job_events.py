@@ -11,7 +11,9 @@ from headway.core.job import JobId
 from headway.core.policy.estimate import Estimate, materially_differs
 from headway.runtime.bounded_wait import end_tasks
 
-ESTIMATE_EVERY = 1.0  # Seconds between estimates of a job that waits: each reads what waits before it.
+ESTIMATE_EVERY = 1.0  # Minimum seconds between estimates of a job that waits: each reads what waits before it.
+ESTIMATE_PART = 0.1  # A job with a long wait is read less often: after this part of its expected wait.
+ESTIMATE_WAIT_MAX = 5.0  # Maximum seconds for that part, because users watch the place of their job move.
 WAITING = frozenset({"queued", "released", "retried"})  # The events after which a job waits for its start.
 
 
@@ -37,7 +39,7 @@ async def with_estimates(
                 reading = _next(events)
                 continue
             found = await estimate()
-            due = time.monotonic() + ESTIMATE_EVERY
+            due = time.monotonic() + estimate_interval(found)
             if found is not None and materially_differs(told, found):
                 told = found
                 data = {"position": found.position, "p50": found.p50, "p90": found.p90, "basis": found.basis}
@@ -45,6 +47,12 @@ async def with_estimates(
     finally:
         await end_tasks([reading])
         await events.aclose()
+
+
+def estimate_interval(found: Estimate | None) -> float:
+    """Return the seconds until the next estimate of a waiting job. The interval falls as the start comes nearer."""
+    wait = 0.0 if found is None or found.p50 is None else min(ESTIMATE_WAIT_MAX, ESTIMATE_PART * found.p50)
+    return max(ESTIMATE_EVERY, wait)
 
 
 def _next(events: AsyncGenerator[Event]) -> asyncio.Task[Event | None]:

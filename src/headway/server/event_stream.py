@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from headway.client.job_events import estimate_interval
 from headway.core.errors import JobNotFound
 from headway.core.event import Event, events_between, merge_output
 from headway.core.job import JobId, JobRecord, State
@@ -19,10 +20,7 @@ from headway.server.live_updates import KEEPALIVE
 from headway.server.service import Service
 from headway.server.submit import estimate_waiting
 
-PLACE_EVERY = 1.0  # Minimum seconds between reads of a waiting job's place.
-PLACE_PART = 0.1  # A job with a long wait is read less often: after this part of its expected wait.
-PLACE_WAIT_MAX = 5.0  # Maximum seconds for that part, because users watch their place move.
-PLACE_READS_PER_SECOND = 50  # Maximum reads per second of all streams of this process.
+ESTIMATES_PER_SECOND = 50  # Maximum estimates per second of all streams of this process.
 
 
 class StreamItem(NamedTuple):
@@ -48,11 +46,11 @@ async def follow(
         job: JobRecord | None = None
         last_estimate: Estimate | None = None
         after_output = after  # The output that was delivered.
-        place_due = 0.0
+        estimate_due = 0.0
         try:
             while True:
                 waits = job is not None and job.state is State.QUEUED
-                timeout = KEEPALIVE if not waits else min(KEEPALIVE, max(0.0, place_due - time.monotonic()))
+                timeout = KEEPALIVE if not waits else min(KEEPALIVE, max(0.0, estimate_due - time.monotonic()))
                 parts: list[asyncio.Future[Any]] = [reading, *ends]
                 await asyncio.wait(parts, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
                 if any(end.done() for end in ends):
@@ -73,9 +71,11 @@ async def follow(
                     reading = _next(jobs)
                 elif not waits:
                     yield StreamItem()
-                if job is not None and job.state is State.QUEUED and time.monotonic() >= place_due:
+                if job is not None and job.state is State.QUEUED and time.monotonic() >= estimate_due:
                     found = await _estimate(service, job_id)
-                    place_due = time.monotonic() + _place_interval(service, found)
+                    estimate_due = time.monotonic() + max(
+                        estimate_interval(found), service.streams / ESTIMATES_PER_SECOND
+                    )
                     if found is not None and materially_differs(last_estimate, found):
                         last_estimate = found
                         yield StreamItem(job=job, estimate=last_estimate)
@@ -107,12 +107,6 @@ def _next(jobs: AsyncIterator[JobRecord | None]) -> asyncio.Task[JobRecord | Non
 async def _estimate(service: Service, job_id: JobId) -> Estimate | None:
     diagnosis = await (await service.store()).diagnose_job(job_id)
     return None if diagnosis is None else await estimate_waiting(service, diagnosis)
-
-
-def _place_interval(service: Service, found: Estimate | None) -> float:
-    """Return the seconds until the next read of a job's place. The interval falls as the start comes nearer."""
-    wait = 0.0 if found is None or found.p50 is None else min(PLACE_WAIT_MAX, PLACE_PART * found.p50)
-    return max(PLACE_EVERY, wait, service.streams / PLACE_READS_PER_SECOND)
 
 
 def write_place(place: tuple[int, ...]) -> str:
