@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from headway.core.policy.retry import Returned, judge
 from headway.core.snapshot import Plan
 from headway.policy_store.rule_documents import write_rules
 from headway.stores.base import Exchange
+from headway.stores.sqlite.own_file import OwnFileConnection
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import a_job, claim, register, submit
 from tests.stores.sqlite.conftest import OpenFile
@@ -43,3 +45,34 @@ async def test_blocked_jobs_are_claimed_by_as_many_statements_as_there_are_steps
     few, many = ({name: count for name, count in found.items() if name not in BY_QUEUE} for found in counts)
     assert few == many
     assert {"blocked_release", "blocked_next", "claim_lease", "claim_taken"} <= counts[0].keys()
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[OwnFileConnection]:
+    """The connections that stores open from now on. The first of a store is the one that writes."""
+    connections: list[OwnFileConnection] = []
+    prepare = OwnFileConnection.__init__
+
+    def note(connection: OwnFileConnection, *args: Any) -> None:
+        prepare(connection, *args)
+        connections.append(connection)
+
+    monkeypatch.setattr(OwnFileConnection, "__init__", note)
+    return connections
+
+
+async def test_statements_stay_prepared_while_limits_hold_many_jobs_back(
+    open_file: OpenFile, path: Path, clock: ManualClock, opened: list[OwnFileConnection]
+) -> None:
+    store = await open_file(path)
+    await register(store, slots=100, reserved=0)
+    await write_rules(store, Policy(limits={"account": LimitRule(concurrency=1, by="account")}))
+    await submit(store, *(a_job(limits=(f"account={number % 60}",)) for number in range(600)))
+    prepared = []
+    for _ in range(8):
+        held = await claim(store, free=100)
+        assert held
+        clock.advance(1)
+        await store.exchange(Exchange("w1", finished=[judge(Returned(b"null"), lease, BUILT_IN) for lease in held]))
+        prepared.append(opened[0].raw.cache_stats()["misses"])
+    assert prepared[-1] - prepared[1] < len(prepared)  # None of the statements that every exchange executes.

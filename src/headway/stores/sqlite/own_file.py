@@ -29,6 +29,7 @@ from headway.stores.sqlite.statements import MIGRATIONS, numbered
 
 APPLICATION_ID = 0x48445759  # "HDWY"
 SHORT_WAIT, LONG_WAIT = 0.0004, 0.002  # Seconds between two tries for the lock.
+CACHED_EXECUTIONS = 1_000  # apsw drops a prepared statement after this many executions of others.
 SHORT_WAITS = 25  # Tries with the short wait, before the long ones.
 
 
@@ -62,7 +63,7 @@ class OwnFileConnection(SqliteConnection):
         bare = lacks_log(path)  # Before SQLite makes one.
         self._path: Path | None = path
         try:
-            raw = apsw.Connection(str(path), statementcachesize=200)
+            raw = apsw.Connection(str(path), statementcachesize=CACHED_EXECUTIONS)
         except BaseException:
             release(path, APSW)
             raise
