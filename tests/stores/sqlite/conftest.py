@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(name)
         return run(self, name, *values)
 
-    def run_many_noted(self: SqliteConnection, name: str, rows: Iterable[Sequence[Any]]) -> None:
+    def run_many_noted(self: SqliteConnection, name: str, rows: Sequence[Sequence[Any]]) -> None:
         names.append(name)
         run_many(self, name, rows)
 

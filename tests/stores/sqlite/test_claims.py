@@ -76,3 +76,21 @@ async def test_statements_stay_prepared_while_limits_hold_many_jobs_back(
         await store.exchange(Exchange("w1", finished=[judge(Returned(b"null"), lease, BUILT_IN) for lease in held]))
         prepared.append(opened[0].raw.cache_stats()["misses"])
     assert prepared[-1] - prepared[1] < len(prepared)  # None of the statements that every exchange executes.
+
+
+async def test_many_jobs_are_written_by_few_executions(
+    open_file: OpenFile, path: Path, opened: list[OwnFileConnection]
+) -> None:
+    counts: Counter[str] = Counter()
+    store = await open_file(path)
+    await register(store, slots=100, reserved=0)
+    await write_rules(store, Policy(limits={"account": LimitRule(concurrency=1, by="account")}))
+    opened[0].raw.set_exec_trace(lambda _, text, __: bool(counts.update([" ".join(text.split()[:3])])) or True)
+    await submit(store, *(a_job(limits=(f"account={number}",)) for number in range(45)))
+    held = await claim(store, free=100)
+    await store.exchange(Exchange("w1", finished=[judge(Returned(b"null"), lease, BUILT_IN) for lease in held]))
+    assert len(held) == 45
+    # Twice 20 jobs together, and five alone.
+    assert {table: counts[f"INSERT INTO {table}"] for table in ("job", "lease", "outcome")} == dict.fromkeys(
+        ("job", "lease", "outcome"), 7
+    )

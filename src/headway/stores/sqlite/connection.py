@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
+
+from headway.stores.sqlite.statements import ROWS_AT_ONCE
 
 BUSY_MS = 10_000
 
@@ -21,17 +24,25 @@ class SqliteConnection(ABC):
 
     taken: type[Exception]  # The library's error for a key that exists already.
 
-    def __init__(self, raw: Any, statements: Mapping[str, str]) -> None:
+    def __init__(self, raw: Any, statements: Mapping[str, str], for_many_rows: Mapping[str, str] | None = None) -> None:
         self.raw = raw
         self.log_pages = 0  # Pages in the log to checkpoint, if Headway does that itself.
         self._statements = statements
+        self._for_many_rows = for_many_rows or {}  # Some of the statements, for ``ROWS_AT_ONCE`` rows.
 
     def run(self, name: str, *values: Any) -> Any:
         """Execute a statement with its values in the order of its header. Return its cursor."""
         return self.raw.execute(self._statements[name], values)
 
-    def run_many(self, name: str, rows: Iterable[Sequence[Any]]) -> None:
-        self.raw.executemany(self._statements[name], rows)
+    def run_many(self, name: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Execute a statement for each row. Write ``ROWS_AT_ONCE`` rows by one execution where the statement can."""
+        done = 0
+        for_many = self._for_many_rows.get(name)
+        while for_many is not None and len(rows) - done >= ROWS_AT_ONCE:
+            self.raw.execute(for_many, tuple(chain.from_iterable(rows[done : done + ROWS_AT_ONCE])))
+            done += ROWS_AT_ONCE
+        if done < len(rows):
+            self.raw.executemany(self._statements[name], rows[done:])
 
     def first(self, name: str, *values: Any) -> Any:
         """Return the first column of the first row, or None."""

@@ -25,7 +25,7 @@ from headway.stores.base import FORMAT, OLDEST_READER, OLDEST_WRITER
 from headway.stores.sqlite.connection import BUSY_MS, SqliteConnection
 from headway.stores.sqlite.disk_reserve import delete_reserve, reserve_path
 from headway.stores.sqlite.library_guard import APSW, claim, release
-from headway.stores.sqlite.statements import MIGRATIONS, numbered
+from headway.stores.sqlite.statements import MIGRATIONS, for_many_rows, numbered
 
 APPLICATION_ID = 0x48445759  # "HDWY"
 SHORT_WAIT, LONG_WAIT = 0.0004, 0.002  # Seconds between two tries for the lock.
@@ -67,7 +67,7 @@ class OwnFileConnection(SqliteConnection):
         except BaseException:
             release(path, APSW)
             raise
-        super().__init__(raw, numbered(""))
+        super().__init__(raw, numbered(""), for_many_rows(""))
         raw.set_busy_handler(_BusyHandler())
         try:
             _check_ours(raw, path)  # Before anything is changed: the first pragma writes to the file.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ class SharedFileConnection(SqliteConnection):
     def run(self, name: str, *values: Any) -> Any:
         return self.raw.execute(self._statements[name], dict(zip(_NAMES, values, strict=False)))
 
-    def run_many(self, name: str, rows: Iterable[Sequence[Any]]) -> None:
+    def run_many(self, name: str, rows: Sequence[Sequence[Any]]) -> None:
         self.raw.executemany(self._statements[name], (dict(zip(_NAMES, values, strict=False)) for values in rows))
 
     def first(self, name: str, *values: Any) -> Any:

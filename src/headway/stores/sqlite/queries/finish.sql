@@ -17,10 +17,12 @@ SELECT seq, epoch, attempts, worker_id, started_at, :ended_at, :reason, :error F
 -- params  finished_at, seq, state, attempts, crashes, timeout_ms, reason, error, result_error, result
 INSERT INTO outcome (seq, state, finished_at, worker_id, token, started_at, eligible_at, epoch, attempts, crashes,
                      timeout_ms, cancel_at, progress, note, reason, error, result_error, result, parked_for, parked_ms)
-SELECT seq, :state, :finished_at, worker_id, token, started_at, eligible_at, epoch, :attempts, :crashes,
-       coalesce(nullif(:timeout_ms, 0), timeout_ms), cancel_at, progress, note, :reason, :error, :result_error, :result,
-       parked_for, parked_ms
-  FROM lease WHERE seq = :seq;
+WITH ended (finished_at, seq, state, attempts, crashes, timeout_ms, reason, error, result_error, result) AS
+  (VALUES (:finished_at, :seq, :state, :attempts, :crashes, :timeout_ms, :reason, :error, :result_error, :result))
+SELECT e.seq, e.state, e.finished_at, l.worker_id, l.token, l.started_at, l.eligible_at, l.epoch, e.attempts, e.crashes,
+       coalesce(nullif(e.timeout_ms, 0), l.timeout_ms), l.cancel_at, l.progress, l.note, e.reason, e.error,
+       e.result_error, e.result, l.parked_for, l.parked_ms
+  FROM ended e CROSS JOIN lease l ON l.seq = e.seq;
 
 -- name: free_unique
 -- Let go of a unique key.
