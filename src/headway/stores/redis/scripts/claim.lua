@@ -69,6 +69,7 @@ function claim.take(take, want, worker, token, out)
   local front, scores, recs, requeues, at, base = {}, {}, {}, {}, 0, 0
   local leases, mine, aged, again, got, passed, more, highest = {}, {}, {}, {}, 0, 0, false, nil
   local rung, first = '', 0  -- of the last jobs, and how many jobs came before them
+  local submitted, since = nil, nil  -- of the last job: most have the moment of the one before
   local function read_blocked()  -- every turn of the loop takes or passes one head, so these suffice
     blocked = blocked_queue.change(number)
     if blocked_queue.any(number) then blocked_queue.read_open(blocked, want + SKIPPED_MAX, any_again) end
@@ -102,13 +103,14 @@ function claim.take(take, want, worker, token, out)
     end
     local member, order, rec, requeue = front[at + 1], scores[at + 1], recs[at + 1], requeues[at + 1]
     if requeue and not clock then order = $requeue.order_key(requeue) end
-    local blocking = blocked_queue.first(blocked, order, member)
+    local blocking = blocked.heads[1] and blocked_queue.first(blocked, order, member)
     if blocking then member, order, rec, requeue = blocking.member, blocking.order, blocking.rec, blocking.requeue end
     if not member then break end
     if not rec then  -- without a record there is no lease; the job leaves the queue
       if blocking then blocked_queue.drop(blocked, blocking) else at = at + 1 end
     else
-      local eligible = requeue and $requeue.eligible(requeue) or record.since(rec)
+      if $job.submitted(rec) ~= submitted then submitted, since = $job.submitted(rec), record.since(rec) end
+      local eligible = requeue and $requeue.eligible(requeue) or since
       if take.until_at and tonumber(eligible) > take.until_at then break end
       if passed == SKIPPED_MAX then
         more = true
@@ -116,8 +118,10 @@ function claim.take(take, want, worker, token, out)
       end
       local flags, assigned = record.flags(rec), ''
       local extras, tenant, own, batch, full, full_at, keys
-      if flags ~= 0 then tenant, own, batch = record.sharing(rec) end
-      if band(flags, $job.EXPIRES + $job.UNIQUE) ~= 0 then extras = record.extras(rec) end
+      if flags ~= 0 then
+        tenant, own, batch = record.sharing(rec, flags)
+        if band(flags, $job.EXPIRES + $job.UNIQUE) ~= 0 then extras = record.extras(rec) end
+      end
       local expires = not requeue or band($requeue.flags(requeue), $requeue.NEVER_EXPIRES) == 0
       local batch_met, stopped = nil, nil
       if batch then
@@ -130,7 +134,7 @@ function claim.take(take, want, worker, token, out)
         stopped = batch_met.stopped
       end
       if stopped or (expires and extras and extras.expires_ms
-        and tonumber(record.since(rec)) + extras.expires_ms <= now) then
+        and tonumber(since) + extras.expires_ms <= now) then
         if blocking then write() else base = base - 1; at = at + 1 end
         finish.cancel_queued(member, rec, stopped or 'expired')
         if blocking then read_blocked() end
@@ -142,7 +146,7 @@ function claim.take(take, want, worker, token, out)
         if not fits then break end
         if rules.may_limit or own then
           keys = rule_index.keys(rec, tenant, own)
-          full, full_at = limits.first_full(keys)
+          full, full_at = limits.start(member, keys)
         end
         if full then
           if blocking and blocking.limit == full then
@@ -179,10 +183,6 @@ function claim.take(take, want, worker, token, out)
             if band(flags, $job.WAITS) ~= 0 then bits = bits + $lease.WAITS end
             if band(flags, $job.SOURCE) ~= 0 then bits = bits + $lease.SOURCE end
           end
-          if keys then
-            limits.hold(member, keys)
-            limits.count_start(keys)
-          end
           local held = keys and keys.packed or ''
           if blocking or assigned ~= '' then
             local waited = blocking and waited_text(waits, blocking) or never_blocked
@@ -213,7 +213,7 @@ function claim.take(take, want, worker, token, out)
             push(blocked.left, member)
           else
             at = at + 1
-            if clock then push(aged, member) end
+            if clock then aged[#aged + 1] = member end
           end
         end
       end

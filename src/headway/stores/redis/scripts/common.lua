@@ -285,15 +285,17 @@ function record.extras(rec)
   return found
 end
 
-function record.sharing(rec)  -- the tenant behind its length, the keys of its own limits as one text, the batch; or nil
-  local flags = record.flags(rec)
-  if flags == 0 then return nil, nil end
-  if flags == $job.BATCH then return nil, nil, (text_at(rec, after_id(rec) + 4)) end  -- a frequent case
+-- Return the tenant behind its length, the keys of its own limits as one text, and the batch, or nil for each.
+function record.sharing(rec, flags)
+  if flags == 0 then return nil, nil, nil end
   local at, tenant, keys, batch = after_id(rec) + 4, nil, nil, nil
+  if flags == $job.BATCH then return nil, nil, (text_at(rec, at)) end  -- the frequent cases return early
+  if flags == $job.LIMITS then return nil, (text_at(rec, at)), nil end
   if band(flags, $job.TENANT) ~= 0 then
     local after = at + 2 + i2(rec, at)
     tenant, at = sub(rec, at, after - 1), after
   end
+  if flags == $job.TENANT then return tenant, nil, nil end
   if band(flags, $job.LIMITS) ~= 0 then keys, at = text_at(rec, at) end
   if band(flags, $job.BATCH) ~= 0 then batch = text_at(rec, at) end
   return tenant, keys, batch

@@ -340,7 +340,8 @@ function finish.apply(args, at, n)
     for _, found in ipairs(call('HMGET', P .. 'lease', ...)) do push(held, found) end
   end)
   local r, sizes, members_done = batch.begin(), {}, {}  -- by batch: how many members completed
-  local outs, completed, done = r.outs, r.completed, r.done
+  local outs, completed, done, ended = r.outs, r.completed, r.done, r.ended
+  local asker, leases = nil, nil  -- of the last lease: its worker behind its length, and the leases of it that end
   local plain, usual = quiet() or call('EXISTS', P .. 'cancel', P .. 'progress') == 0, 0
   r.plain = plain
   for k = 1, n do
@@ -348,31 +349,40 @@ function finish.apply(args, at, n)
     local flags = found and $lease.flags(found)
     if plain and flags and band(flags, $lease.UNIQUE) == 0 and states[k] == 'C' and not done[member]
       and $lease.token(found) == $report.token(said) then  -- the usual case: it completed, and has no unique key
-      local size = #found
-      local worker, at_ = text_at(found, $lease.size + 1)
+      local size, at_ = #found, $lease.size + 1
+      if asker and sub(found, at_, at_ + #asker - 1) == asker then
+        at_ = at_ + #asker
+      else
+        local worker
+        worker, at_ = text_at(found, at_)
+        asker, leases = text(worker), r.workers[worker] or {}
+        r.workers[worker] = leases
+      end
       if not sizes[size] then
         sizes[size] = $outcome{state = 'C', finished = now15, kind = 'E', length = size}
       end
       usual = usual + 1
       outs[2 * usual - 1], outs[2 * usual] = member, sizes[size] .. found .. $report.body(said)
-      completed[#completed + 1] = member
-      batch.leave(r, worker, member)
-      if band(flags, $lease.FAIR) ~= 0 then
-        local number, after = $lease.class(found), at_ + 2 + i2(found, at_)
-        local sharer = sub(found, at_, after - 1)
-        gather(r.lived, number, sharer .. $share{order_key = $lease.order_key(found), member = member})
-        tx.last[number], at_ = nil, after
-      end
-      if flags >= $lease.BATCH then  -- or SOURCE or WAITS
-        if band(flags, $lease.BATCH) ~= 0 then
-          local batch_id
-          batch_id, at_ = text_at(found, at_)
-          members_done[batch_id] = (members_done[batch_id] or 0) + 1
+      completed[#completed + 1], ended[#ended + 1], leases[#leases + 1] = member, member, member
+      done[member] = true
+      if flags ~= 0 then
+        if band(flags, $lease.FAIR) ~= 0 then
+          local number, after = $lease.class(found), at_ + 2 + i2(found, at_)
+          local sharer = sub(found, at_, after - 1)
+          gather(r.lived, number, sharer .. $share{order_key = $lease.order_key(found), member = member})
+          tx.last[number], at_ = nil, after
         end
-        if band(flags, $lease.SOURCE) ~= 0 then workflow.source_ended(member, 'C') end
-        if band(flags, $lease.WAITS) ~= 0 then workflow.dependant_ended(member) end
+        if flags >= $lease.BATCH then  -- or SOURCE or WAITS
+          if band(flags, $lease.BATCH) ~= 0 then
+            local batch_id
+            batch_id, at_ = text_at(found, at_)
+            members_done[batch_id] = (members_done[batch_id] or 0) + 1
+          end
+          if band(flags, $lease.SOURCE) ~= 0 then workflow.source_ended(member, 'C') end
+          if band(flags, $lease.WAITS) ~= 0 then workflow.dependant_ended(member) end
+        end
+        if band(flags, $lease.TERMS) ~= 0 then batch.release(r, member, limits.held(found, at_)) end
       end
-      if band(flags, $lease.TERMS) ~= 0 then batch.release(r, member, limits.held(found, at_)) end
     else
       batch.take(r, k, read_report(args, starts[k]), found)
     end

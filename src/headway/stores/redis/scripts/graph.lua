@@ -13,7 +13,7 @@ local function marked_record(rec, bits, batch)
 end
 
 local function tenant_of(rec)  -- of a stored job, or nil
-  local tenant = record.sharing(rec)
+  local tenant = record.sharing(rec, record.flags(rec))
   return tenant and text_at(tenant, 1)
 end
 

@@ -5,6 +5,7 @@
 local rule_indexes = {}
 local REMEMBERED_MAX = 5000  -- combinations of limits that a server remembers for each namespace, to bound memory
 local rule_index = {}
+local NO_TERMS = '\0\0\0\0\0\0'  -- of a lease that has no rung and was never blocked: three empty texts
 
 function rule_index.now()
   if tx.rule_index then return tx.rule_index end
@@ -76,7 +77,7 @@ local function find_keys(rules, task, tenant, own)
       found.packed = found.packed .. text(entry.key)
     end
   end
-  found.terms = text('') .. text('') .. text('') .. found.packed  -- of a lease that has no rung and was never blocked
+  found.terms = NO_TERMS .. found.packed
   return found
 end
 
@@ -127,7 +128,11 @@ end
 
 -- Return the limits that count a lease, from the place of its rung on.
 function limits.held(found, at)
-  for _ = 1, 3 do at = at + 2 + i2(found, at) end
+  if sub(found, at, at + 5) == NO_TERMS then
+    at = at + 6
+  else
+    for _ = 1, 3 do at = at + 2 + i2(found, at) end
+  end
   if at > #found then return nil end
   local rules, packed = rule_index.now(), sub(found, at)
   local held = rules.held[packed]
@@ -152,20 +157,9 @@ function limits.next_start_at(key, rule)  -- the millisecond from which a rate a
   return floor((reached(key) - (rule.burst - 1) * rule.interval) / 1000)
 end
 
-function limits.first_full(keys)  -- the first key without room, and the moment it has room, if that is known
-  for _, entry in ipairs(keys) do
-    local rule = entry.rule
-    if rule.most and used(entry) >= rule.most then return entry.key, nil end
-    if rule.interval then
-      local at = limits.next_start_at(entry.key, rule)
-      if at > now then return entry.key, at end
-    end
-  end
-  return nil
-end
-
 function limits.hold(member, keys)  -- count a lease
-  for _, entry in ipairs(keys) do
+  for i = 1, #keys do
+    local entry = keys[i]
     if entry.rule.most then
       tx.room[entry.key] = used(entry) + 1
       gather(tx.holds, entry.set, member)
@@ -173,17 +167,29 @@ function limits.hold(member, keys)  -- count a lease
   end
 end
 
-function limits.count_start(keys)  -- use up one start of each rate
-  for _, entry in ipairs(keys) do
-    local interval = entry.rule.interval
+-- Count a lease, and use up one start of each rate. If a key has no room, count nothing, and return the first such key
+-- and the moment it has room, if that is known.
+function limits.start(member, keys)
+  for i = 1, #keys do
+    local entry = keys[i]
+    local rule = entry.rule
+    if rule.most and used(entry) >= rule.most then return entry.key, nil end
+    if rule.interval then
+      local at = limits.next_start_at(entry.key, rule)
+      if at > now then return entry.key, at end
+    end
+  end
+  limits.hold(member, keys)
+  for i = 1, #keys do
+    local key, interval = keys[i].key, keys[i].rule.interval
     if interval then
-      tx.reached[entry.key] = reached(entry.key) + interval
-      tx.started[entry.key] = true
+      tx.reached[key] = reached(key) + interval
+      tx.started[key] = true
     end
   end
 end
 
-function limits.flush()  -- write what hold and count_start have counted
+function limits.flush()  -- write what start has counted
   for set, members in pairs(tx.holds) do bulk('SADD', set, members) end
   local rates = {}
   for key in pairs(tx.started) do push(rates, key, num(tx.reached[key])) end
