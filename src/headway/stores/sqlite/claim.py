@@ -23,6 +23,8 @@ from headway.stores.sqlite.limits import LimitCheck
 from headway.stores.sqlite.transaction import SqliteTransaction, TakenJob
 from headway.stores.unreadable import DAMAGE, read_worker_state, why_unreadable
 
+_as_lease = Lease._make  # Faster than by its fields, and this runs for every job.
+
 
 async def exchange(tx: SqliteTransaction, request: Exchange) -> ExchangeReply:
     """Finish jobs, record progress, make due jobs eligible, and claim jobs by the plan."""
@@ -123,6 +125,7 @@ class _WaitingRows:
     ) -> None:
         self.on_ladder = counts_on(tx.rule_index.ladder, key.rung)
         self._tx = tx
+        self._rule_index = tx.rule_index
         self._limit_check = limit_check
         self._key = key
         self._class_id = class_id
@@ -186,9 +189,10 @@ class _WaitingRows:
     def start(self, row: Any) -> Lease | None:
         (
             order_key, seq, eligible_at, epoch, attempts, crashes, timeout_ms, job_id, task, payload, tenant,
-            trace_id, max_retries, asked_timeout_ms, retry, _, limits, sharer, blocked_at, submitted_at, batch_id, *_,
+            trace_id, max_retries, asked_timeout_ms, retry, _, limits, sharer, blocked_at, submitted_at, batch_id,
+            _, _, _,
         ) = row  # fmt: skip
-        tx, key, rule_index, blocked_by = self._tx, self._key, self._tx.rule_index, self._blocked_by
+        tx, key, rule_index, blocked_by = self._tx, self._key, self._rule_index, self._blocked_by
         held, again, unreadable, blocked_for, blocked_ms = None, None, None, None, None
         if retry is not None or not tx.rows.are_plain(task, payload, tenant, trace_id):
             run = tx.rows.read_run(task, payload, tenant, trace_id, retry)
@@ -212,10 +216,10 @@ class _WaitingRows:
         self._taken.append((blocked_by, row, held, assigned, blocked_for, blocked_ms))
         if sharer is not None and order_key > self._reached:
             self._reached = order_key
-        return Lease(
-            job_id, seq, self._token, task, payload, key.lane, tenant, trace_id, epoch + 1, attempts + 1, crashes,
-            max_retries, timeout_ms, asked_timeout_ms, again, tx.now_at, False, key.needs, self._worker_id, key.rung,
-            assigned, self._budget_ms, submitted_at, eligible_at, batch_id, unreadable,
+        return _as_lease(
+            (job_id, seq, self._token, task, payload, key.lane, tenant, trace_id, epoch + 1, attempts + 1, crashes,
+             max_retries, timeout_ms, asked_timeout_ms, again, tx.now_at, False, key.needs, self._worker_id, key.rung,
+             assigned, self._budget_ms, submitted_at, eligible_at, batch_id, unreadable)
         )  # fmt: skip
 
     async def write(self) -> None:
