@@ -104,6 +104,7 @@ def test_all_reasons_are_told_the_binding_one_first(cli: Cli) -> None:
     assert "tenant acme is paused" in lines[2]
     reasons = cli.call("why", job_id, "--json").json["reasons"]
     assert 3_500 < reasons[0]["in_s"] <= 3_600
+    assert reasons[0]["due_at"] == cli.call("status", job_id, "--json").json["due_at"]
     assert [reason.get("paused") for reason in reasons] == [None, "lane low", "tenant acme", None]
 
 

@@ -326,6 +326,7 @@ async def test_a_task_for_later_is_scheduled(http: httpx.AsyncClient) -> None:
     task_id = await submit(http, run_after=moment.isoformat(), expires=7200)
     task = (await http.get(f"{TASKS}/{task_id}")).json()
     assert task["why"][0]["code"] == "scheduled"
+    assert task["why"][0]["due_at"] == task["run_after"]
     assert abs(datetime.fromisoformat(task["run_after"]) - moment) < timedelta(milliseconds=1)
     assert task["expires_at"] is not None
     naive = await http.post(

@@ -162,7 +162,7 @@ class HttpOperator:
         except JobNotFound:
             return None
         estimate = values["estimate"]
-        reasons = [Reason(one.pop("code"), one.pop("text"), one) for one in reply["reasons"]]
+        reasons = [_reason(values) for values in reply["reasons"]]
         waited = {reason: round(seconds * 1_000) for reason, seconds in reply["waited_seconds"].items()}
         return JobReport(self._job(values), estimate and Estimate(**estimate), reasons, waited, values["after"])
 
@@ -422,6 +422,11 @@ def _version(values: dict[str, Any]) -> PolicyVersion:
 
 def _findings(values: dict[str, Any]) -> list[Finding]:
     return [Finding(**one) for one in values["findings"]]
+
+
+def _reason(values: dict[str, Any]) -> Reason:
+    code, text = values.pop("code"), values.pop("text")
+    return Reason(code, text, {name: _moment(fact) if name.endswith("_at") else fact for name, fact in values.items()})
 
 
 def _moment(text: str | None) -> int | None:

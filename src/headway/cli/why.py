@@ -39,7 +39,7 @@ def _values(report: JobReport, policy: Policy) -> dict[str, Any]:
         "status": job.state.value,
         "lane": job.lane,
         "effective_priority": effective_lane(policy, job, job.seen_at),
-        "reasons": [{"code": reason.code, "text": reason.text, **reason.facts} for reason in report.reasons],
+        "reasons": [reason.as_values() for reason in report.reasons],
         "waited_s": {reason: ms / 1_000 for reason, ms in report.waited_ms.items()},
     }
 

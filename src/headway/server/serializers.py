@@ -15,7 +15,6 @@ from headway.core.job import Attempt, JobRecord, State
 from headway.core.policy.document import Policy
 from headway.core.policy.estimate import Estimate
 from headway.core.policy.lanes import effective_lane
-from headway.core.policy.why import Reason
 from headway.core.timestamps import write_moment
 from headway.core.worker import WorkerInfo, capabilities_in, tasks_in
 from headway.observability.traces import shown_trace
@@ -52,11 +51,6 @@ def retries(job: JobRecord) -> int:
 def trace_id(job: JobRecord) -> str:
     """Return a task's trace id: its own, or one made of its id."""
     return shown_trace(job.trace_id, job.job_id)
-
-
-def reason_values(reasons: Sequence[Reason]) -> list[dict[str, Any]]:
-    """Return reasons with their numbers."""
-    return [{**reason.facts, "code": reason.code, "text": reason.text} for reason in reasons]
 
 
 def waited_seconds(diagnosis: JobDiagnostics) -> dict[str, float]:

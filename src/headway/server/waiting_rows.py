@@ -12,7 +12,7 @@ from headway.core.policy.document import Policy
 from headway.core.policy.estimate import EstimateRequest, Forecast
 from headway.core.policy.why import ReasonIndex
 from headway.core.snapshot import ClassView
-from headway.server.serializers import estimate_values, reason_values
+from headway.server.serializers import estimate_values
 from headway.stores.base import BlockedStats
 
 ANCHORS_MAX = 8  # Tasks of a list whose places the store counts: the newest of each class, or of each tenant there.
@@ -60,7 +60,7 @@ class WaitingRows:
         )
         position = self._forecast.places.of(key, ahead)
         return {
-            "why": reason_values([] if reason is None else [reason]),
+            "why": [] if reason is None else [reason.as_values()],
             "estimate": estimate_values(estimate, position),
             "queue_position": position,
         }

@@ -20,6 +20,7 @@ from headway.core.policy.document import TENANT, Policy
 from headway.core.policy.enforced import PAUSE, SECOND_US, parameter_value
 from headway.core.policy.lanes import LaneView, lane_of, service_order
 from headway.core.snapshot import Snapshot
+from headway.core.timestamps import write_moment
 from headway.core.worker import TASK, WorkerInfo, capabilities_in, serves, tasks_in
 from headway.core.workflow import SourceStatus, Upstream, is_batch
 
@@ -44,6 +45,14 @@ class Reason:
     code: str
     text: str
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_values(self) -> dict[str, Any]:
+        """Return the reason as other programs read it: moments are texts."""
+        facts = {
+            name: write_moment(fact) if name.endswith("_at") and isinstance(fact, int) else fact
+            for name, fact in self.facts.items()
+        }
+        return {**facts, "code": self.code, "text": self.text}
 
 
 def why(diagnosis: JobDiagnostics, policy: Policy) -> list[Reason]:

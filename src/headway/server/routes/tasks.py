@@ -24,7 +24,7 @@ from headway.server.replies import reply
 from headway.server.routes.task_lookup import Include, Redact, TaskId, find, owned, read_include
 from headway.server.routing import Routes, caller_of
 from headway.server.schemas import rest
-from headway.server.serializers import estimate_values, reason_values, task_values, waited_seconds
+from headway.server.serializers import estimate_values, task_values, waited_seconds
 from headway.server.service import service_of
 from headway.server.submit import (
     SUBMIT_PROBLEMS,
@@ -216,7 +216,7 @@ async def get_task(request: Request, task_id: TaskId, redact: Redact = False) ->
         "after": [upstream.source for upstream in upstreams],
         "queue_position": None if estimate is None else estimate.position,
         "estimate": estimate_values(estimate),
-        "why": reason_values(reasons),
+        "why": [reason.as_values() for reason in reasons],
     }
     return reply(values)
 
@@ -291,7 +291,7 @@ async def get_why(request: Request, task_id: TaskId) -> Response:
     return reply(
         {
             "task_id": task_id,
-            "reasons": [] if diagnosis is None else reason_values(why(diagnosis, await service.policy())),
+            "reasons": [reason.as_values() for reason in why(diagnosis, await service.policy())] if diagnosis else [],
             "passed_over": await passed_over(store.find, job),
             "waited_seconds": {} if diagnosis is None else waited_seconds(diagnosis),
         }
