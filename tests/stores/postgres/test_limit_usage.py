@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headway.core.policy.document import Keep, Ladder, LimitRule, Policy, Reserve, Rung
 from headway.core.policy.ladder import Preemption
 from headway.core.policy.retry import Raised
@@ -20,13 +22,7 @@ async def test_counts_equal_a_recount_of_the_leases_and_prune_removes_unused_key
     open_url: OpenStore, url: str, schema: str, outside: Outside
 ) -> None:
     async def counted() -> dict[str, int]:
-        found = await outside.fetch(f"SELECT limit_key, count FROM {schema}.limit_usage")
-        recount = await outside.fetch(
-            f"SELECT k AS limit_key, count(*) FROM {schema}.lease CROSS JOIN LATERAL unnest(limit_keys) k GROUP BY 1"
-        )
-        counts = {row["limit_key"]: row["count"] for row in found}
-        assert {key: count for key, count in counts.items() if count} == {row[0]: row[1] for row in recount}
-        return counts
+        return await _counted(outside, schema)
 
     store = await open_url(url)
     await write_rules(store, POLICY)
@@ -48,3 +44,28 @@ async def test_counts_equal_a_recount_of_the_leases_and_prune_removes_unused_key
     await end(store, third)
     await store.prune(Keep())
     assert await counted() == {}
+
+
+@pytest.mark.parametrize("concurrency", [10, 1], ids=["all start", "a limit holds some back"])
+async def test_the_starts_of_a_rate_are_not_counted_as_running_jobs(
+    open_url: OpenStore, url: str, schema: str, outside: Outside, concurrency: int
+) -> None:
+    store = await open_url(url)
+    limits = {"account": LimitRule(concurrency, by="account"), "rate": LimitRule(count=9, period_ms=1_000, burst=9)}
+    await write_rules(store, Policy(limits=limits))
+    await register(store, slots=10)
+    await submit(store, *(a_job(limits=("account=1",)) for _ in range(3)))
+    leases = await claim(store, free=3)
+    assert len(leases) == min(3, concurrency)
+    assert await _counted(outside, schema) == {"account=1": len(leases)}
+
+
+async def _counted(outside: Outside, schema: str) -> dict[str, int]:
+    """Return the stored counts, after a check that a recount of the leases gives the same."""
+    found = await outside.fetch(f"SELECT limit_key, count FROM {schema}.limit_usage")
+    recount = await outside.fetch(
+        f"SELECT k AS limit_key, count(*) FROM {schema}.lease CROSS JOIN LATERAL unnest(limit_keys) k GROUP BY 1"
+    )
+    counts = {row["limit_key"]: row["count"] for row in found}
+    assert {key: count for key, count in counts.items() if count} == {row[0]: row[1] for row in recount}
+    return counts

@@ -88,6 +88,7 @@ DECLARE
   -- What becomes of them.
   chosen int[];            -- None stands for all.
   is_chosen boolean[];     -- The same, for each candidate.
+  taken text[];            -- The limits that the leased jobs hold, once for each job.
   single boolean;          -- Each job holds exactly one limit.
   held text[];             -- The limit that each job holds, or the text of an array of them.
   assigned text;
@@ -266,6 +267,7 @@ BEGIN
     IF NOT careful AND fits AND size <= least(room, asked) AND skipped < skipped_max
        AND (rung <> -1 OR size <= {schema}.rung_room_{version}(rung_counts, rung_limits, step)) THEN
       assigned_each := CASE WHEN assigned IS NOT NULL THEN array_fill(assigned, ARRAY[size]) END;
+      taken := held;
       IF limited AND rate_keys IS NOT NULL THEN
         n_reached := ARRAY(SELECT greatest(n.reached, now_us) + n.starts * r_interval[n.rule]
                              FROM unnest(n_reached, n_starts, n_rule) WITH ORDINALITY n (reached, starts, rule, o)
@@ -292,6 +294,7 @@ BEGIN
       closed := '{}';
       closed_until := '{}';
       touched := '{}';
+      taken := '{}';
       pair := 1;
       FOR o IN 1 .. size LOOP
         WHILE p_job[pair] < o LOOP
@@ -340,6 +343,9 @@ BEGIN
             FOR i IN first_pair .. pair - 1 LOOP
               n_used[p_counter[i]] := n_used[p_counter[i]] + 1;
               n_starts[p_counter[i]] := n_starts[p_counter[i]] + 1;
+              IF r_limit[p_rule[i]] IS NOT NULL THEN
+                taken := taken || p_key[i];
+              END IF;
               IF r_interval[p_rule[i]] IS NOT NULL THEN
                 n_reached[p_counter[i]] := greatest(n_reached[p_counter[i]], now_us) + r_interval[p_rule[i]];
               END IF;
@@ -397,8 +403,8 @@ BEGIN
     END IF;
 
     IF limited THEN
-      usage_keys := usage_keys || n_key;
-      usage_deltas := usage_deltas || n_starts;
+      usage_keys := usage_keys || taken;
+      usage_deltas := usage_deltas || array_fill(1, ARRAY[coalesce(cardinality(taken), 0)]);
       IF rate_keys IS NOT NULL THEN
         INSERT INTO {schema}.rate (namespace_id, rate_key, reached_us)
         SELECT ns, n.key, n.reached FROM unnest(n_key, n_rule, n_starts, n_reached) n (key, rule, starts, reached)
