@@ -220,11 +220,13 @@ BEGIN
                          CROSS JOIN LATERAL unnest(d.rules::int[]) n (rule)) d ON d.task = t.task
                  WHERE ruled
                 UNION ALL
+                -- A function in FROM would keep what it returns in a table of its own, for each job anew.
                 SELECT b.job, CASE WHEN r_interval[b.rule] IS NULL THEN 2 ELSE 3 END, b.key, b.rule
-                  FROM (SELECT l.job, b.key, array_position(r_name, split_part(b.key, '=', 1)) AS rule
-                          FROM unnest(c_limits) WITH ORDINALITY l (limits, job)
-                         CROSS JOIN LATERAL json_array_elements_text(l.limits::json) b (key)
-                         WHERE l.limits IS NOT NULL) b
+                  FROM (SELECT b.job, b.key, array_position(r_name, split_part(b.key, '=', 1)) AS rule
+                          FROM (SELECT l.job, l.limits::json
+                                       ->> generate_series(0, json_array_length(l.limits::json) - 1) AS key
+                                  FROM unnest(c_limits) WITH ORDINALITY l (limits, job)
+                                 WHERE l.limits IS NOT NULL) b) b
                  WHERE b.rule IS NOT NULL
                  ORDER BY 1, 2, 3) k;
         EXIT;

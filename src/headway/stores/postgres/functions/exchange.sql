@@ -126,7 +126,7 @@ BEGIN
     m_awaited := done.m_awaited;
     m_state := done.m_state;
     usage_keys := done.freed_keys;
-    usage_deltas := ARRAY(SELECT -n FROM unnest(done.freed_counts) n);
+    usage_deltas := array_fill(-1, ARRAY[coalesce(cardinality(usage_keys), 0)]);
     IF has_blocked AND usage_keys IS NOT NULL THEN
       WITH p AS (UPDATE {schema}.park p SET open = true
                   WHERE p.namespace_id = ns AND p.park = ANY (done.freed_keys) AND NOT p.open AND p.open_at IS NULL

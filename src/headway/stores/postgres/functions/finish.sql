@@ -1,7 +1,7 @@
 -- finish: end leases by reports of a worker.
 -- gives   how many leases have ended, and how many of them were the asking worker's; the reports that were not newly
---         accepted, by index from 0; totals; which limits the leases counted against; and of the jobs with a mark the
---         number, the batch, whether an edge comes from it, and its end
+--         accepted, by index from 0; totals; which limits the leases counted against, once for each lease; and of the
+--         jobs with a mark the number, the batch, whether an edge comes from it, and its end
 -- holds   a report counts only on an equal token
 -- takes   columns of the reports, by number and each number once; one with a single value stands for all of them
 -- plan    a lease finds its report by searching the sorted numbers: of a join, what the server has learned of the lease
@@ -12,7 +12,7 @@ CREATE OR REPLACE FUNCTION {schema}.finish_{version}(
   f_seqs bigint[], f_tokens bytea[], f_states text[], f_results bytea[], f_attempts int[],
   f_crashes int[], f_timeouts bigint[], f_problems text[], f_errors text[], f_reasons text[],
   OUT ended int, OUT ended_own int, OUT refused int[], OUT answers text[], OUT kinds text[], OUT counts bigint[],
-  OUT freed_keys text[], OUT freed_counts int[],
+  OUT freed_keys text[],
   OUT m_seq bigint[], OUT m_batch bigint[], OUT m_awaited boolean[], OUT m_state text[])
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -42,20 +42,18 @@ BEGIN
     INSERT INTO {schema}.attempt (seq, started_at, ended_at, epoch, number, worker_id, reason, error)
     SELECT d.seq, d.started_at, now_at, d.epoch, d.number, d.worker_id, coalesce(d.reason, d.state), d.error FROM d
      WHERE d.error IS NOT NULL
-        ON CONFLICT (seq, epoch) DO NOTHING),
-  k AS (SELECT u.key, count(*)::int AS count FROM l CROSS JOIN LATERAL unnest(l.limit_keys) u (key)
-         WHERE binds GROUP BY u.key)
+        ON CONFLICT (seq, epoch) DO NOTHING)
   SELECT count(*), count(*) FILTER (WHERE d.worker_id = asker), count(*) FILTER (WHERE d.state = 'completed'),
          array_agg(d.o), array_agg(d.unique_key) FILTER (WHERE d.unique_key IS NOT NULL),
          array_agg(d.worker_id) FILTER (WHERE d.worker_id <> asker OR asker IS NULL),
          array_agg(d.state) FILTER (WHERE d.state <> 'completed'),
-         (SELECT array_agg(k.key) FROM k), (SELECT array_agg(k.count) FROM k),
+         CASE WHEN binds THEN (SELECT array_agg(k.key) FROM (SELECT unnest(l.limit_keys) AS key FROM l) k) END,
          array_agg(d.seq) FILTER (WHERE d.batch_seq IS NOT NULL OR d.awaited),
          array_agg(d.batch_seq) FILTER (WHERE d.batch_seq IS NOT NULL OR d.awaited),
          array_agg(d.awaited) FILTER (WHERE d.batch_seq IS NOT NULL OR d.awaited),
          array_agg(d.state) FILTER (WHERE d.batch_seq IS NOT NULL OR d.awaited)
-    INTO ended, ended_own, completed, accepted, uniques, others, kinds, freed_keys, freed_counts, m_seq, m_batch,
-         m_awaited, m_state FROM d;
+    INTO ended, ended_own, completed, accepted, uniques, others, kinds, freed_keys, m_seq, m_batch, m_awaited, m_state
+    FROM d;
   counts := array_fill(1::bigint, ARRAY[coalesce(cardinality(kinds), 0)]) || completed::bigint;
   kinds := kinds || 'completed'::text;
   IF uniques IS NOT NULL THEN
