@@ -45,6 +45,8 @@ class WorkerStandIn:
 class ReceivedRequest(trace.Context):  # type: ignore[misc]
     """A request with the names that receivers of ``task_received`` know from Celery's worker."""
 
+    task: Any
+
     @property
     def name(self) -> Any:
         return self.task
