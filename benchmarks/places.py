@@ -109,7 +109,7 @@ class PostgresPlace:
         import psycopg
 
         with psycopg.connect(self.server.url, autocommit=True) as connection:
-            cursor = connection.execute(statement)  # type: ignore[arg-type]
+            cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description else []
 
 

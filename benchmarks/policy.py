@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from headway.core.job import ClassKey, JobId, NewJob
+from headway.core.lease import Report
 from headway.core.policy.document import BUILT_IN, LimitRule
 from headway.core.policy.enforced import EnforcedRules
 from headway.core.policy.lanes import ShareClocks, plan
@@ -66,7 +67,8 @@ async def store_cost(
     submit_us = (time.process_time() - cpu) / measured * 1e6
     worker = WorkerInfo(worker_id="w", host="h", pid=1, slots=BATCH, reserved=0, offers=(), version="1")
     await store.renew(Heartbeat(worker, 10_000_000, 10_000_000, register=True))
-    cpu, claimed, finished = time.process_time(), 0, []
+    finished: list[Report] = []
+    cpu, claimed = time.process_time(), 0
     seen = await store.snapshot()
     while claimed < measured:
         takes = plan(seen, free=BATCH, free_below=BATCH, offers=frozenset(), policy=BUILT_IN)

@@ -77,7 +77,7 @@ class Run:
         mine = self.rows[contender.name].get(figure)
         if contender.ours or mine is None:
             return False
-        return mine > 3 * min(found) if less else mine * 3 < max(found)
+        return bool(mine > 3 * min(found) if less else mine * 3 < max(found))
 
     def note(self, stand: Stand) -> None:
         """Keep how the contender was set up."""

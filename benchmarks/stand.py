@@ -153,7 +153,9 @@ class Stand:
 
     # ------------------------------------------------------------------ processes
 
-    def _start(self, name: str, command: list[str], extra: dict[str, str], *, pipes: bool = False) -> Any:
+    def _start(
+        self, name: str, command: list[str], extra: dict[str, str], *, pipes: bool = False
+    ) -> subprocess.Popen[bytes]:
         python = sys.executable if self.contender.ours else str(PEERS_ENVIRONMENT / "bin" / "python")
         if not Path(python).exists():
             raise Failed("the peers are not installed; make bench does that")

@@ -66,6 +66,9 @@ class VerbTimer:
         return {pid: exact_cpu_seconds(pid, alone=True) for pid in tree(self._server)}
 
 
+Play = Callable[[Store, VerbTimer, int], Awaitable[None]]
+
+
 def longest_verbs(place: Place, count: int) -> dict[str, dict[str, float]]:
     """Return the CPU milliseconds of the longest verb of each name, by what happens. The best of three runs counts."""
     server = getattr(place, "server", None)
@@ -81,7 +84,7 @@ def longest_verbs(place: Place, count: int) -> dict[str, dict[str, float]]:
     return found
 
 
-async def _play(url: str, play: Callable[[Store, VerbTimer, int], Awaitable[None]], timer: VerbTimer, n: int) -> None:
+async def _play(url: str, play: Play, timer: VerbTimer, n: int) -> None:
     store = open_store(url)
     await store.open()
     try:
@@ -124,7 +127,12 @@ async def _retry(store: Store, timer: VerbTimer, count: int) -> None:
     await _check(store, batch_id, "waiting", count)
 
 
-PLAYS = {"fan_out": _fan_out, "fan_out_tenant": partial(_fan_out, tenant="acme"), "cancel": _cancel, "retry": _retry}
+PLAYS: dict[str, Play] = {
+    "fan_out": _fan_out,
+    "fan_out_tenant": partial(_fan_out, tenant="acme"),
+    "cancel": _cancel,
+    "retry": _retry,
+}
 
 
 async def _batch(store: Store, count: int) -> BatchId:
