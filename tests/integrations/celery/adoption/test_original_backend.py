@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from celery import Celery  # type: ignore[import-untyped]
+from celery.exceptions import TaskRevokedError  # type: ignore[import-untyped]
 
 from headway.integrations.celery import adopt, adoption_of
 
@@ -24,6 +26,19 @@ def test_an_adopted_task_is_sent_while_the_former_backend_is_away(tmp_path: Path
         result = app.tasks["shop.add"].delay(1, 2)
         assert result.state == "PENDING"
         assert adoption_of(app).headway.job(result.id).status() == "queued"
+    finally:
+        adoption_of(app).headway.close()
+
+
+def test_the_result_of_an_adopted_task_is_read_while_the_former_backend_is_away(tmp_path: Path) -> None:
+    app = Celery("shop", broker="memory://", backend=NOWHERE, set_as_current=False)
+    app.task(name="shop.add")(add)
+    adopt(app, store=f"sqlite:///{tmp_path}/jobs.db", only=["shop.*"])
+    try:
+        result = app.tasks["shop.add"].delay(1, 2)
+        adoption_of(app).headway.job(result.id).cancel()
+        with pytest.raises(TaskRevokedError):
+            result.get(timeout=10)
     finally:
         adoption_of(app).headway.close()
 

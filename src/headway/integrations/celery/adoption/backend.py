@@ -214,11 +214,11 @@ class JobBackend(BaseBackend):  # type: ignore[misc]
         if self.adoption.adopts_all or not self._has_original:
             return wait(super(), timeout)
         ends = None if timeout is None else time.monotonic() + timeout
-        self.original.add_pending_result(result)
         while True:
             left = None if ends is None else max(0.0, ends - time.monotonic())
             if self.find_jobs([result.id]) != [None]:
                 return wait(super(), left)
+            self.original.add_pending_result(result)
             try:
                 return wait(self.original, LOOK_EVERY if left is None else min(left, LOOK_EVERY))
             except CeleryTimeout:
