@@ -94,6 +94,7 @@ def test_a_table_by_task_and_more_slots(traced: Cli) -> None:
         ),
         (["--trace", "jobs.csv", "--capacity", "1h:5"], "--capacity needs steps in order, the first one at 0"),
         (["--trace", "jobs.csv", "--capacity", "0h:x"], "--capacity takes a file or steps such as 0h:8,2h:16"),
+        (["--trace", "jobs.csv", "--capacity", "8"], "got '8': expected TIME:SLOTS"),
         (["--trace", "jobs.csv", "--workers", "2"], "--workers needs --slots"),
         (
             ["--trace", "jobs.csv", "--slots", "1", "--policy", "bad.toml"],

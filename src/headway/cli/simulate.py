@@ -161,10 +161,10 @@ def _capacity(slots: int | None, workers: int | None, steps: str | None, given: 
     if steps is not None:
         if slots is not None:
             raise ConfigError("give --slots or --capacity, not both")
-        if ":" not in steps or Path(steps).exists():
-            made = read_capacity(Path(steps))
-        else:
+        if (":" in steps or steps.isdigit()) and not Path(steps).exists():
             made = stepped_workers(parse_steps(steps), workers or SLOTS_DEFAULT_WORKERS, needs)
+        else:
+            made = read_capacity(Path(steps))
     elif slots is not None:
         made = same_workers(slots, workers or SLOTS_DEFAULT_WORKERS, needs)
     elif workers is not None:
