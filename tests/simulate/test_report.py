@@ -74,6 +74,14 @@ def test_a_change_within_the_noise_is_no_change() -> None:
     assert " = " in text_report(report)
 
 
+def test_a_change_of_a_single_burst_is_shown() -> None:
+    jobs = [job(0, 1, lane="high") for _ in range(3)] + [job(0.02, 1, lane="low") for _ in range(40)]
+    report = reported(jobs, policy(lanes=LANES, reserve={"slots": 0}), policy(lanes=LANES), slots=4)
+    low = report.comparisons[0].changes["lane", "low", "p90"]
+    assert low.after == pytest.approx(low.before * 4 / 3, rel=0.1)
+    assert not low.same
+
+
 def test_a_replay_is_held_against_what_happened() -> None:
     jobs = workload(3)
     truth = played(*jobs, under=FAIR)

@@ -22,7 +22,8 @@ _BOUNDS = (*PARTS.values(), 1.0)
 
 # For each rounded wait: how many jobs of which block waited that long. Sorted by wait.
 BlockCounts = list[tuple[float, list[tuple[int, int]]]]
-Draws = list[list[float]]  # For each draw: the logarithms of p50, p90, p99, the longest and the mean.
+# For each draw: the logarithms of p50, p90, p99, the longest and the mean, or nothing if it has no job of the group.
+Draws = list[list[float]]
 
 
 class Blocks:
@@ -50,7 +51,7 @@ class Blocks:
                     total += own
                     whole += own * exp(wait)
                     walked.append((wait, total))
-            found.append([*_figures(walked, total), log(whole / total) if total else 0.0])
+            found.append([*_figures(walked, total), log(whole / total)] if total else [])
         return found
 
     def _count(self, members: Sequence[tuple[int, int]], outcomes: Sequence[Outcome]) -> BlockCounts:
@@ -64,16 +65,16 @@ class Blocks:
 
 
 def _figures(walked: Sequence[tuple[float, int]], total: int) -> list[float]:
-    if not walked:
-        return [0.0] * len(_BOUNDS)
     ends = [end for _, end in walked]
     return [walked[min(len(walked) - 1, bisect_left(ends, bound * total))][0] for bound in _BOUNDS]
 
 
 def spread(before: Draws, after: Draws, metric: str) -> tuple[float, float]:
-    """Return between which factors nine of ten draws changed a figure."""
+    """Return between which factors nine of ten draws changed a figure. Draws without such jobs do not count."""
     place = METRICS.index(metric)
-    ratios = sorted(new[place] - old[place] for old, new in zip(before, after, strict=True))
+    ratios = sorted(new[place] - old[place] for old, new in zip(before, after, strict=True) if old and new)
+    if not ratios:
+        return 1.0, 1.0
     edge = len(ratios) // 20
     return exp(ratios[edge]), exp(ratios[-1 - edge])
 
