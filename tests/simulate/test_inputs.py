@@ -18,6 +18,7 @@ from headway.core.worker import WorkerInfo
 from headway.simulate.capacity import check_pauses, same_workers
 from headway.simulate.capacity_file import read_capacity
 from headway.simulate.live_queue import LiveQueue, jobs_from_now
+from headway.simulate.recording import recorded_workers
 from headway.simulate.replay import replay
 from headway.simulate.trace import Trace, check_lanes
 from headway.simulate.workload_model import WorkloadModel
@@ -223,3 +224,13 @@ def test_workers_that_are_alive_and_pauses_go_on() -> None:
     assert (queue.capacity.slots, queue.capacity.pauses) == (2, ())
     queue.paused = PauseSet(lanes=("low",))
     assert len(queue.capacity.pauses) == 1
+
+
+def test_a_worker_left_when_others_started_jobs_after_its_last_one() -> None:
+    def ended(number: int, worker: str, started: int, finished: int) -> JobRecord:
+        times = {"started_at": NOW_AT + 1_000 * started, "finished_at": NOW_AT + 1_000 * finished}
+        return record(number, State.COMPLETED, worker_id=worker, **times)
+
+    jobs = [ended(1, "early", 0, 5), ended(2, "long", 1, 30), ended(3, "late", 8, 9), ended(4, "late", 9, 20)]
+    workers = recorded_workers(jobs, [], NOW_AT, BUILT_IN)
+    assert {worker.name: worker.until_ms for worker in workers} == {"early": 5_000, "long": None, "late": None}

@@ -114,20 +114,22 @@ def recorded_workers(
 ) -> tuple[WorkerPlan, ...]:  # fmt: skip
     """Return the workers as they were: those that the store knows, and those that only the records of jobs name.
 
-    A worker that the store has forgotten had at least as many slots as jobs at once, and was there from its first
-    job until its last.
+    A worker that the store has forgotten had at least as many slots as jobs at once, and was there from its first job.
+    It left after its last job if other workers started jobs after that. Otherwise nothing shows that it left.
     """
     runs: dict[str, list[tuple[int, int]]] = {}
     for record in records:
         if record.worker_id is not None and record.started_at is not None and record.finished_at is not None:
             runs.setdefault(record.worker_id, []).append((record.started_at, record.finished_at))
     known = {worker.worker_id: worker for worker in workers}
+    last_start = max((started_at for own in runs.values() for started_at, _ in own), default=begin_at)
     needs = sorted({need for record in records for need in capabilities_in(record.needs)})
     made: list[WorkerPlan] = []
     for name in sorted({*runs, *(name for name, worker in known.items() if worker.state is WorkerState.ACTIVE)}):
         own = runs.get(name, [])
         first_at = min((started_at for started_at, _ in own), default=begin_at)
-        until_ms: int | None = max((finished_at for _, finished_at in own), default=begin_at) - begin_at
+        last_finish = max((finished_at for _, finished_at in own), default=begin_at)
+        until_ms = None if last_finish >= last_start else last_finish - begin_at
         worker = known.get(name)
         slots, offers, reserved = _most_at_once(own), (*needs, ANY_TASK), None
         if worker is not None:
