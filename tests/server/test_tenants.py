@@ -13,11 +13,12 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from starlette.routing import WebSocketRoute
 
 from headway import Headway, Unique
 from headway.security.tokens import create_token
 from headway.server.api import headway_api
-from headway.server.routes.streams import SOCKET_SCOPES
+from headway.server.routes.streams import sockets
 from tests.conftest import ADDRESSES
 from tests.server.conftest import client_for, make_app
 from tests.server.door import call
@@ -100,7 +101,7 @@ def _about_one(api: FastAPI) -> list[tuple[str, str]]:
     """Name every operation on one task, as the schema and the sockets have them."""
     paths = api.openapi()["paths"]
     found = [(method.upper(), path) for path, methods in paths.items() if "{task_id}" in path for method in methods]
-    return [*found, *(("WS", path) for path in SOCKET_SCOPES)]
+    return [*found, *(("WS", route.path) for route in sockets.routes if isinstance(route, WebSocketRoute))]
 
 
 async def test_a_task_of_another_tenant_looks_like_one_that_is_not_there(house: House) -> None:

@@ -17,7 +17,6 @@ from headway.core.policy.estimate import Estimate
 from headway.core.policy.lanes import effective_lane
 from headway.core.timestamps import write_moment
 from headway.core.worker import WorkerInfo, capabilities_in, tasks_in
-from headway.observability.traces import shown_trace
 
 ATTEMPTS_SHOWN = 100  # The newest attempts that an answer lists; a task may have a million.
 TRACEBACKS_SHOWN = 10  # The newest of them that keep their traceback: one takes up to 32 kB.
@@ -46,11 +45,6 @@ def task_values(job: JobRecord, policy: Policy, *, omitted: Collection[str] = ()
 def retries(job: JobRecord) -> int:
     """Count how often a job was queued again: every attempt but the one under way, or the last."""
     return job.attempts if job.state is State.QUEUED else max(0, job.attempts - 1)
-
-
-def trace_id(job: JobRecord) -> str:
-    """Return a task's trace id: its own, or one made of its id."""
-    return shown_trace(job.trace_id, job.job_id)
 
 
 def waited_seconds(diagnosis: JobDiagnostics) -> dict[str, float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from heapq import heappop, heappush
@@ -335,8 +334,3 @@ def replay(
 ) -> Outcome:
     """Replay jobs, in the order of arrival, under a policy."""
     return Replayer(jobs, policy, capacity, seed=seed, progress=progress).run()
-
-
-def counted(outcomes: Sequence[Outcome]) -> Counter[str]:
-    """Return the totals of several replays together."""
-    return sum((outcome.totals for outcome in outcomes), Counter())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -35,8 +34,6 @@ from headway.worker.backend.store import StoreBackend
 from headway.worker.health import not_ready, worker_families
 from headway.worker.probe_server import ProbeServer
 from headway.worker.runner_process import RETURN_SECONDS, RunnerProcess
-
-log = logging.getLogger("headway.worker")
 
 
 class Parent:

@@ -108,13 +108,13 @@ def _read(template: str) -> Argument:
             elif literal:
                 parts.append(Part(literal, False))
             if name is not None:
-                parts.append(Part(_parameter(template, name, form, conversion), True))
+                parts.append(Part(_parameter(name, form, conversion), True))
     except ValueError as problem:
         raise ValueError(f"{template!r} cannot be read: {problem}; write {{{{ and }}}} for braces themselves") from None
     return Argument(template, tuple(parts))
 
 
-def _parameter(template: str, name: str, form: str | None, conversion: str | None) -> str:
+def _parameter(name: str, form: str | None, conversion: str | None) -> str:
     if form or conversion or not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
         raise ValueError("a parameter is a plain name in braces")
     if name == FILES:

@@ -30,11 +30,6 @@ REASON_MAX = 120  # Bytes of the reason in a close frame, which has room for 123
 
 routes = Routes("sessions", "/api/v1")
 sockets = APIRouter()
-SOCKET_SCOPES = {
-    "/api/v1/interactive": Scope.SUBMIT,
-    f"{PATH}{{job_id}}": Scope.PUBLIC,
-    f"{PATH}{{job_id}}/client": Scope.PUBLIC,
-}
 
 
 @routes.post("/interactive/ticket", Scope.SUBMIT, TicketReply, "A ticket for a browser's session", status=201)

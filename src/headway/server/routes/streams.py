@@ -32,7 +32,6 @@ TICKET_SECONDS = 60
 
 routes = Routes("streams", "/api/v1")
 sockets = APIRouter(prefix="/api/v1")
-SOCKET_SCOPES = {"/api/v1/tasks/{task_id}/stream": Scope.READ}
 
 
 @routes.post("/tasks/{task_id}/ticket", Scope.READ, TicketReply, "A ticket for a browser's stream", status=201)
