@@ -9,6 +9,7 @@ from headway.cli.help import command, family, option
 from headway.cli.operator import Operator
 from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask, change
 from headway.core.errors import ConfigError
+from headway.core.timestamps import write_moment
 from headway.policy_store.cron_views import CronView
 
 CronName = Annotated[str, option("The task of the cron.", name="TASK")]
@@ -83,8 +84,8 @@ def _values(row: CronView) -> dict[str, Any]:
     last: dict[str, Any] | None = None
     if row.last is not None:
         job_id, state, submitted_at = row.last
-        last = {"id": job_id, "status": state.value, "submitted_at": render.moment(submitted_at)}
-    values = row._asdict() | {"next_at": render.moment(row.next_at), "last": last}
+        last = {"id": job_id, "status": state.value, "submitted_at": write_moment(submitted_at)}
+    values = row._asdict() | {"next_at": write_moment(row.next_at), "last": last}
     return {name: value for name, value in values.items() if name not in ("upcoming", "recent")}
 
 

@@ -17,6 +17,7 @@ from headway.core.policy.document import Policy
 from headway.core.policy.guarantees import Guarantee
 from headway.core.policy.lint import Finding, PolicyReport, check_policy
 from headway.core.policy.writer import flat_data
+from headway.core.timestamps import write_moment
 from headway.policy_store.versions import PolicyVersion, load_policy
 
 PolicyFile = Annotated[Path, option("A policy file, .toml or .json.", name="FILE")]
@@ -180,7 +181,7 @@ def _applied_values(applied: PolicyVersion, current: int) -> dict[str, Any]:
     return {
         "version": applied.version,
         "current": applied.version == current,
-        "applied_at": render.moment(applied.applied_at) if applied.version else None,
+        "applied_at": write_moment(applied.applied_at) if applied.version else None,
         "note": applied.note,
         "digest": applied.digest or None,
     }

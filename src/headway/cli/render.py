@@ -80,11 +80,6 @@ def _safe_json(text: str) -> str:
     return "".join(letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1] for letter in text)
 
 
-def moment(at: int | None) -> str | None:
-    """Write a moment as RFC 3339 in UTC."""
-    return None if at is None else write_moment(at)
-
-
 def local(at: int) -> str:
     """Write a moment for people here: date, time and zone."""
     return datetime.fromtimestamp(at / 1_000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
@@ -135,23 +130,23 @@ def worker_values(worker: WorkerInfo) -> dict[str, Any]:
         "capabilities": capabilities_in(worker.offers),
         "tasks": tasks_in(worker.offers),
         "version": worker.version,
-        "started_at": moment(worker.started_at),
-        "heartbeat_at": moment(worker.heartbeat_at),
-        "lease_ends_at": moment(worker.lease_ends_at),
+        "started_at": write_moment(worker.started_at),
+        "heartbeat_at": write_moment(worker.heartbeat_at),
+        "lease_ends_at": write_moment(worker.lease_ends_at),
     }
 
 
 def stats_values(stats: Stats, policy: Policy | None = None) -> dict[str, Any]:
     """Return the store's numbers as JSON values."""
     return {
-        "at": moment(stats.now_at),
+        "at": write_moment(stats.now_at),
         "lanes": {
             name: {
                 "waiting": lane.waiting,
                 "delayed": lane.delayed,
                 "held": lane.held,
                 "executing": lane.executing,
-                "oldest_at": moment(lane.oldest_at),
+                "oldest_at": write_moment(lane.oldest_at),
                 "oldest_seconds": None if lane.oldest_at is None else max(0, stats.now_at - lane.oldest_at) / 1_000,
             }
             for name, lane in ordered_lanes(stats, policy)

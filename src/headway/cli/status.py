@@ -32,6 +32,7 @@ from headway.core.event import Event
 from headway.core.job import State
 from headway.core.policy.document import Policy
 from headway.core.policy.lanes import effective_lane
+from headway.core.timestamps import write_moment
 from headway.observability.traces import shown_trace
 
 SOURCES_SHOWN = 5  # Jobs and batches that a job waits for; --json has all.
@@ -78,7 +79,7 @@ async def _follow(job_id: str, place: TargetOptions, *, json: bool) -> None:
     client = Client(lambda: store, lambda: history_of(place, store))
     try:
         async for event in client.events(whole):
-            values = {"event": event.kind, "at": render.moment(event.at), "id": event.job_id, **event.data}
+            values = {"event": event.kind, "at": write_moment(event.at), "id": event.job_id, **event.data}
             print(render.compact(values) if json else describe(event))
             sys.stdout.flush()
     finally:

@@ -13,6 +13,7 @@ from headway.cli.store_access import STORE_HERE, JsonFlag, StoreOptions, cli_use
 from headway.core.errors import ConfigError
 from headway.core.policy.units import parse_length
 from headway.core.suggest import did_you_mean
+from headway.core.timestamps import write_moment
 from headway.security import tokens
 from headway.security.audit import AuditRecord, read_audit
 from headway.security.tokens import SCOPES, Token
@@ -160,7 +161,7 @@ def audit(
 
     entries, now_at = run(read_entries())
     if json:
-        items = [asdict(entry) | {"at": render.moment(entry.at)} for entry in entries]
+        items = [asdict(entry) | {"at": write_moment(entry.at)} for entry in entries]
         render.print_json({"items": items, "next_cursor": None})
         return
     table = render.table("when", "who", "what", "of", flexible=["of"])
@@ -201,10 +202,10 @@ def _values(one: Token, now_at: int) -> dict[str, Any]:
         "tasks": None if one.tasks is None else list(one.tasks),
         "rate": one.rate,
         "note": one.note,
-        "created_at": render.moment(one.created_at),
-        "expires_at": render.moment(one.expires_at),
-        "revoked_at": render.moment(one.revoked_at),
-        "last_used_at": render.moment(one.last_used_at),
+        "created_at": write_moment(one.created_at),
+        "expires_at": write_moment(one.expires_at),
+        "revoked_at": write_moment(one.revoked_at),
+        "last_used_at": write_moment(one.last_used_at),
     }
 
 

@@ -12,6 +12,7 @@ from headway.cli.progress_bar import progress_bar
 from headway.cli.simulation_input import read_span, record_jobs
 from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask
 from headway.core.errors import ConfigError
+from headway.core.timestamps import write_moment
 from headway.simulate.groups import quantile
 from headway.simulate.job import SimulatedJob
 from headway.simulate.text_report import length_of, length_text
@@ -66,7 +67,7 @@ def show(file: TraceFile, /, *, json: JsonFlag = False) -> None:
     known = sum(job.waited_ms is not None for job in read.jobs)
     pairs: dict[str, object] = {
         "jobs": f"{len(read.jobs):,} in {length_of(read.span_ms)}",
-        "begins": render.NOTHING if read.begin_at is None else render.moment(read.begin_at),
+        "begins": render.NOTHING if read.begin_at is None else write_moment(read.begin_at),
         "recorded waits": f"{known:,}",
         "workers": render.NOTHING if read.capacity is None else read.capacity.describe(),
         "policy": render.NOTHING if read.policy is None else f"version {read.policy_version or 0}",
@@ -129,7 +130,7 @@ def _values(read: Trace) -> dict[str, Any]:
     return {
         "jobs": len(read.jobs),
         "seconds": read.span_ms / 1_000,
-        "begins_at": render.moment(read.begin_at),
+        "begins_at": write_moment(read.begin_at),
         "recorded_waits": sum(job.waited_ms is not None for job in read.jobs),
         "slots": None if read.capacity is None else read.capacity.slots,
         "workers": len(read.workers),

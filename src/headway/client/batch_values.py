@@ -22,7 +22,7 @@ def batch_values(batch: BatchRecord) -> dict[str, Any]:
         "counts": {name: getattr(batch, name) for name in COUNTS},
         "round": batch.round,
         "created_at": write_moment(batch.created_at),
-        "finished_at": None if batch.finished_at is None else write_moment(batch.finished_at),
+        "finished_at": write_moment(batch.finished_at),
         "ends_in_seconds": batch.ends_in,
     }
 

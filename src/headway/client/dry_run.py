@@ -87,5 +87,5 @@ def _limit_values(view: LimitView) -> dict[str, Any]:
         "running": view.used,
         "concurrency": rule.concurrency,
         "rate": None if rule.count is None else write_rate(rule.count, rule.period_ms),
-        "next_start_at": None if view.conforms_at is None else write_moment(view.conforms_at),
+        "next_start_at": write_moment(view.conforms_at),
     }

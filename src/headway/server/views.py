@@ -273,7 +273,7 @@ def _lane_values(
                 "waiting": lane.waiting,
                 "delayed": lane.delayed,
                 "running": lane.executing,
-                "oldest_at": None if lane.oldest_at is None or not lane.waiting else write_moment(lane.oldest_at),
+                "oldest_at": write_moment(lane.oldest_at) if lane.waiting else None,
                 "wait_p50": None if row is None else wait_quantile(row.waits, 0.5),
                 "wait_p90": None if row is None else wait_quantile(row.waits, 0.9),
                 "started_last_minute": 0 if last is None else last.started,
@@ -366,7 +366,7 @@ def tenant_values(
                 "unfairness": round(max(0.0, entitled - (share or 0.0)), 4) if row.waiting else 0.0,
                 "running": row.running,
                 "waiting": row.waiting,
-                "oldest_at": None if row.oldest_at is None else write_moment(row.oldest_at),
+                "oldest_at": write_moment(row.oldest_at),
                 "wait_p50": None if had is None else had.waited(0.5),
                 "wait_p90": None if had is None else had.waited(0.9),
                 "limits_at_cap": sorted(key for key, rule in full.items() if _tenant_of(key, rule) == name),
@@ -408,6 +408,7 @@ def limit_values(
         keys = sorted(keys_of.get(counter_name(name), ()))
         keys.sort(key=lambda key: (blocked.get(key, NOT_BLOCKED).waiting, held[key]), reverse=True)
         waits = [blocked[key] for key in keys if key in blocked]
+        opens = [one.open_at for one in waits if one.open_at is not None]
         found.append(
             {
                 "name": name,
@@ -421,7 +422,7 @@ def limit_values(
                 "running": sum(held[key] for key in keys),
                 "waiting": sum(one.waiting for one in waits),
                 "keys_at_cap": sum(rule.concurrency is not None and held[key] >= rule.concurrency for key in keys),
-                "next_start_at": _moment(min((one.open_at for one in waits if one.open_at is not None), default=None)),
+                "next_start_at": write_moment(min(opens, default=None)),
                 "top_keys": [_key_values(key, rule, held[key], blocked.get(key)) for key in keys[:KEYS_SHOWN]],
             }
         )
@@ -435,12 +436,8 @@ def _key_values(key: str, rule: LimitRule, running: int, blocked: BlockedStats |
         "value": _value(key, rule),
         "running": running,
         "waiting": blocked.waiting,
-        "next_start_at": _moment(blocked.open_at),
+        "next_start_at": write_moment(blocked.open_at),
     }
-
-
-def _moment(at: int | None) -> str | None:
-    return None if at is None else write_moment(at)
 
 
 def _value(key: str, rule: LimitRule) -> str | None:

@@ -23,7 +23,7 @@ def json_report(report: SimulationReport) -> dict[str, Any]:
             "source": given.source,
             "jobs": given.jobs,
             "seconds": given.span_ms / 1_000,
-            "begins_at": None if given.begin_at is None else write_moment(given.begin_at),
+            "begins_at": write_moment(given.begin_at),
             "seeds": given.seeds,
             "scale": given.scale,
             "left_out": dict(given.left_out),

@@ -156,7 +156,7 @@ def operation_values(operation_id: str, kept: BulkRecord) -> dict[str, Any]:
         "changed": kept.changed,
         "created_at": write_moment(kept.created_at),
         "updated_at": write_moment(kept.updated_at or kept.created_at),
-        "finished_at": None if kept.finished_at is None else write_moment(kept.finished_at),
+        "finished_at": write_moment(kept.finished_at),
         "error": kept.error,
     }
 

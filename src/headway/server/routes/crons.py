@@ -74,7 +74,7 @@ def cron_values(view: CronView) -> dict[str, Any]:
         "catch_up": view.catch_up,
         "overlap": view.overlap,
         "paused": view.paused,
-        "next_at": None if view.next_at is None else write_moment(view.next_at),
+        "next_at": write_moment(view.next_at),
         "last": None if view.last is None else _run_values(view.last),
         "held": view.held,
         "upcoming": [write_moment(at) for at in view.upcoming],

@@ -136,8 +136,8 @@ def _record(job: JobRecord, scheduled_by: str | None) -> dict[str, Any]:
         "scheduled_by": scheduled_by,
         "scheduled_at": write_moment(job.submitted_at),
         "processed_by": job.worker_id,
-        "started_at": None if started_at is None else write_moment(started_at),
-        "completed_at": None if job.finished_at is None else write_moment(job.finished_at),
+        "started_at": write_moment(started_at),
+        "completed_at": write_moment(job.finished_at),
         "latency_ms": None if started_at is None else max(0, started_at - job.submitted_at),
         "same_worker": None if job.worker_id is None else job.worker_id == scheduled_by,
     }

@@ -48,10 +48,7 @@ async def get_stats(request: Request) -> Response:
 async def get_counts(request: Request) -> Response:
     """Return how many tasks of each priority wait, are delayed or execute, and the totals of the store."""
     stats = await service_of(request).client.stats()
-    queues = {
-        name: lane._asdict() | {"oldest_at": None if lane.oldest_at is None else write_moment(lane.oldest_at)}
-        for name, lane in stats.lanes.items()
-    }
+    queues = {name: lane._asdict() | {"oldest_at": write_moment(lane.oldest_at)} for name, lane in stats.lanes.items()}
     counts = {"totals": stats.totals, "recent": stats.last_minute, "kept": stats.kept}
     return reply({"at": write_moment(stats.now_at), "queues": queues, **counts})
 

@@ -88,5 +88,5 @@ def _values(caller: Principal | None, expires_at: int | None) -> dict[str, objec
         "token_id": None if caller is None else caller.token_id,
         "tenant": None if caller is None else caller.tenant,
         "scopes": [] if caller is None else sorted(caller.scopes),
-        "expires_at": None if expires_at is None else write_moment(expires_at),
+        "expires_at": write_moment(expires_at),
     }
