@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import Annotated
+
+from cyclopts import Parameter
 
 from headway.cli import render
 from headway.cli.help import command, family, flag, option
@@ -14,9 +17,20 @@ from headway.core.errors import ConfigError
 from headway.core.job import JobId
 from headway.maintenance.bulk import CONFIRMED_FROM, Action
 
-Where = Annotated[str, option("Which jobs: a search such as 'state:queued task:reports.*'.", "SEARCH")]
-DryRunFlag = Annotated[bool, flag("Only count the jobs and show some of them.", name="--dry-run")]
-Expect = Annotated[int | None, option("How many jobs you expect; more than a tenth above it are refused.", "NUMBER")]
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class BulkOptions:
+    """Which jobs a command changes, and how many the operator expects."""
+
+    where: Annotated[str, option("Which jobs: a search such as 'state:queued task:reports.*'.", "SEARCH")]
+    dry_run: Annotated[bool, flag("Only count the jobs and show some of them.", name="--dry-run")] = False
+    expect: Annotated[
+        int | None, option("How many jobs you expect; more than a tenth above it are refused.", "NUMBER")
+    ] = None
+    json: JsonFlag = False
+    place: TargetOptions = HERE
+
 
 bulk = family(
     "bulk",
@@ -29,83 +43,53 @@ bulk = family(
 
 
 @command(bulk, "cancel --where SEARCH [OPTIONS]", "headway bulk cancel --where 'tenant:acme lane:low' --dry-run")
-def cancel(
-    *,
-    where: Where,
-    dry_run: DryRunFlag = False,
-    expect: Expect = None,
-    json: JsonFlag = False,
-    place: TargetOptions = HERE,
-) -> int:
+def cancel(*, options: BulkOptions) -> int:
     """Cancel all queued and running jobs that fit. Running jobs are asked to stop."""
-    return _act("cancel", where, None, dry_run=dry_run, expect=expect, json=json, place=place)
+    return _act("cancel", options)
 
 
 @command(bulk, "retry --where SEARCH [OPTIONS]", "headway bulk retry --where 'state:dead_letter after:1d' --expect 12")
-def retry(
-    *,
-    where: Where,
-    dry_run: DryRunFlag = False,
-    expect: Expect = None,
-    json: JsonFlag = False,
-    place: TargetOptions = HERE,
-) -> int:
+def retry(*, options: BulkOptions) -> int:
     """Queue all jobs again that fit and failed, were cancelled or are dead letters."""
-    return _act("retry", where, None, dry_run=dry_run, expect=expect, json=json, place=place)
+    return _act("retry", options)
 
 
 @command(bulk, "run-now --where SEARCH [OPTIONS]", "headway bulk run-now --where 'why:scheduled task:mail.send'")
-def run_now(
-    *,
-    where: Where,
-    dry_run: DryRunFlag = False,
-    expect: Expect = None,
-    json: JsonFlag = False,
-    place: TargetOptions = HERE,
-) -> int:
+def run_now(*, options: BulkOptions) -> int:
     """Let all delayed jobs that fit run now, also those that wait for their next attempt."""
-    return _act("run_now", where, None, dry_run=dry_run, expect=expect, json=json, place=place)
+    return _act("run_now", options)
 
 
 @command(bulk, "change-lane LANE --where SEARCH [OPTIONS]", "headway bulk change-lane high --where 'tenant:acme'")
 def change_lane(
-    lane: Annotated[str, option("The lane to move jobs to.", name="LANE")],
-    /,
-    *,
-    where: Where,
-    dry_run: DryRunFlag = False,
-    expect: Expect = None,
-    json: JsonFlag = False,
-    place: TargetOptions = HERE,
+    lane: Annotated[str, option("The lane to move jobs to.", name="LANE")], /, *, options: BulkOptions
 ) -> int:
     """Move all queued jobs that fit to a lane, behind the jobs that wait there."""
-    return _act("change_lane", where, lane, dry_run=dry_run, expect=expect, json=json, place=place)
+    return _act("change_lane", options, lane)
 
 
-def _act(
-    action: Action, where: str, lane: str | None, *, dry_run: bool, expect: int | None, json: bool, place: TargetOptions
-) -> int:
+def _act(action: Action, options: BulkOptions, lane: str | None = None) -> int:
     """Count the jobs, let the operator confirm the number, and change them."""
 
     async def count(operator: Operator) -> tuple[int, list[JobId]]:
         if lane is not None:
             await check_lane(operator, lane)
-        return await operator.count_bulk(action, where, lane)
+        return await operator.count_bulk(action, options.where, lane)
 
     async def run(operator: Operator) -> BulkEnd:
-        return await operator.run_bulk(action, where, lane, confirmed)
+        return await operator.run_bulk(action, options.where, lane, confirmed)
 
-    found, examples = ask(place, count)
-    if dry_run:
-        if json:
+    found, examples = ask(options.place, count)
+    if options.dry_run:
+        if options.json:
             render.print_json({"count": found, "examples": examples})
         else:
             print(f"{render.plural(found, 'job')} would change")
             print("\n".join(render.clean(job_id) for job_id in examples))
         return 0
-    confirmed = expect if expect is not None else _confirm(action, found)
-    ended = change(place, run)
-    if json:
+    confirmed = options.expect if options.expect is not None else _confirm(action, found)
+    ended = change(options.place, run)
+    if options.json:
         render.print_json(ended._asdict())
     else:
         print(f"{render.plural(ended.changed, 'job')} changed of {ended.visited:,}")
