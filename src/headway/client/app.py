@@ -17,12 +17,13 @@ from headway.client.codec import Signature
 from headway.client.command import OUTPUT, Choices, Command, CommandSignature
 from headway.client.context import Context
 from headway.client.job import Job
+from headway.client.job_template import check_text
 from headway.client.options import TaskKeywords, TaskOptions
 from headway.client.portal import Portal, blocking
 from headway.client.programs.output import Output
 from headway.client.settings import Settings, gather, load_settings
 from headway.client.submit import FOLLOW_EVERY, Submitter
-from headway.client.task import Call, ContextTaskDecorator, Task, TaskDecorator, check_interactive, check_text
+from headway.client.task import Call, ContextTaskDecorator, Task, TaskDecorator, check_interactive
 from headway.core.cron import parse_cron
 from headway.core.errors import BadCron, ConfigError, UnknownOption, UnknownTask
 from headway.core.job import JobId, State

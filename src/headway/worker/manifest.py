@@ -8,7 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from headway.client.app import Headway
-from headway.client.task import Task, cron_key
+from headway.client.job_template import cron_key
+from headway.client.task import Task
 from headway.core.log_event import LogEvent
 from headway.core.policy.document import INTERACTIVE, Policy
 from headway.core.policy.ladder import rung_index

@@ -8,9 +8,9 @@ import msgspec
 
 from headway.client.app import Headway
 from headway.client.codec import SESSION, names_server
+from headway.client.job_template import is_unique_key
 from headway.client.options import Limit
 from headway.client.remote_task import task_from_catalogue
-from headway.client.task import is_unique_key
 from headway.core.cron import parse_cron
 from headway.core.errors import ConfigError
 from headway.core.policy.document import INTERACTIVE, LimitRule

@@ -14,8 +14,9 @@ from celery import Celery  # type: ignore[import-untyped]
 from celery.utils.imports import instantiate  # type: ignore[import-untyped]
 
 from headway.client.app import Headway
+from headway.client.job_template import RETRIES_MAX
 from headway.client.options import Limit, Retry, TaskOptions
-from headway.client.task import RETRIES_MAX, Task
+from headway.client.task import Task
 from headway.core.errors import ConfigError
 from headway.integrations.celery.adoption import canvas, lifecycle
 from headway.integrations.celery.adoption.attempt import running

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from headway.client.context import Context
+from headway.client.job_template import RETRIES_MAX
 from headway.client.links import Link
-from headway.client.task import RETRIES_MAX, Call, Task
+from headway.client.task import Call, Task
 from headway.core.errors import Snooze
 from headway.core.job import JobId, State
 from headway.core.workflow import EDGES_MAX, EdgeRule
