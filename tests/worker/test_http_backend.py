@@ -23,7 +23,8 @@ from headway.policy_store.catalogue import CronDocument
 from headway.policy_store.current import CurrentPolicy
 from headway.stores.base import LEASE_CHANNEL, Heartbeat, Progress
 from headway.worker.backend.base import AppManifest, JobSource, LeaseTimes
-from headway.worker.backend.http import BODY_MAX, HttpBackend
+from headway.worker.backend.http import HttpBackend
+from headway.worker.backend.http_job_source import BODY_MAX
 from tests.conformance.builders import a_worker
 from tests.worker.teller import Asked, Say, Teller, a_task, problem
 
