@@ -21,7 +21,7 @@ from headway.server.pages import Page, bad_cursor, named_page, read_name, write_
 from headway.server.problems import Problem
 from headway.server.replies import encode, reply
 from headway.server.routing import Routes, caller_of
-from headway.server.schemas import rest
+from headway.server.schemas import operations
 from headway.server.serializers import worker_values
 from headway.server.service import service_of
 from headway.stores.base import JobQuery
@@ -38,14 +38,14 @@ Cursor = Annotated[str | None, Query(max_length=1_500, description="`next_cursor
 routes = Routes("operating", "/api/v1", whole=True, missing="worker_not_found")
 
 
-@routes.get("/server", Scope.READ, rest.ServerInfo, "The server's release and its store's time")
+@routes.get("/server", Scope.READ, operations.ServerInfo, "The server's release and its store's time")
 async def get_server(request: Request) -> Response:
     """Return the server's version, and the time that ages are counted from."""
     now_at = (await (await service_of(request).store()).snapshot()).now_at
     return reply({"version": __version__, "time": write_moment(now_at)})
 
 
-@routes.get("/workers", Scope.READ, rest.WorkerList, "List the workers")
+@routes.get("/workers", Scope.READ, operations.WorkerList, "List the workers")
 async def list_workers(
     request: Request,
     limit: PageLimit = NAMED_PAGE,
@@ -65,7 +65,7 @@ async def list_workers(
     return named_page("workers", items, after=None if cursor is None else read_name(cursor), most=limit)
 
 
-@routes.post("/workers/{worker_id}/drain", Scope.ADMIN, rest.WorkerDrained, "Send a worker away")
+@routes.post("/workers/{worker_id}/drain", Scope.ADMIN, operations.WorkerDrained, "Send a worker away")
 async def drain_worker(
     request: Request, worker_id: Annotated[str, Path(min_length=1, max_length=255, pattern=r"^[^\x00/]+$")]
 ) -> Response:
@@ -76,34 +76,34 @@ async def drain_worker(
     return reply({"worker_id": worker_id, "status": "draining"})
 
 
-@routes.get("/pauses", Scope.READ, rest.Pauses, "What is paused")
+@routes.get("/pauses", Scope.READ, operations.Pauses, "What is paused")
 async def list_pauses(request: Request) -> Response:
     """Return the lanes, tasks and tenants that are paused."""
     return reply(paused_values(await service_of(request).app.apaused()))
 
 
-@routes.post("/pause", Scope.ADMIN, rest.Pauses, "Pause a lane, a task or a tenant")
-async def pause(request: Request, wanted: rest.Pause) -> Response:
+@routes.post("/pause", Scope.ADMIN, operations.Pauses, "Pause a lane, a task or a tenant")
+async def pause(request: Request, wanted: operations.Pause) -> Response:
     """Pause a lane, a task or a tenant; an empty body pauses everything. Running tasks continue."""
     store = audited(await service_of(request).store(), caller_of(request).who)
     return reply(paused_values(await change_paused(store, pausing(wanted.lane, wanted.task_type, wanted.tenant))))
 
 
-@routes.post("/resume", Scope.ADMIN, rest.Pauses, "Resume what was paused")
-async def resume(request: Request, wanted: rest.Pause) -> Response:
+@routes.post("/resume", Scope.ADMIN, operations.Pauses, "Resume what was paused")
+async def resume(request: Request, wanted: operations.Pause) -> Response:
     """Resume a lane, a task or a tenant; an empty body resumes everything."""
     store = audited(await service_of(request).store(), caller_of(request).who)
     return reply(paused_values(await change_paused(store, resuming(wanted.lane, wanted.task_type, wanted.tenant))))
 
 
-@routes.get("/catalogue", Scope.READ, rest.CatalogueReply, "The tasks that are known", whole=False)
+@routes.get("/catalogue", Scope.READ, operations.CatalogueReply, "The tasks that are known", whole=False)
 async def get_catalogue(request: Request, limit: PageLimit = NAMED_PAGE, cursor: Cursor = None) -> Response:
     """List the tasks that workers have published, with their parameters, by name."""
     entries = ((entry.name, _catalogue_values(entry)) for entry in await service_of(request).known.entries())
     return named_page("tasks", entries, after=None if cursor is None else read_name(cursor), most=limit)
 
 
-@routes.get("/audit", Scope.ADMIN, rest.AuditPage, "What operators did")
+@routes.get("/audit", Scope.ADMIN, operations.AuditPage, "What operators did")
 async def get_audit(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=1_000, description="How many entries.")] = 100,

@@ -22,6 +22,16 @@ from headway.server.replies import reply
 from headway.server.routes.tasks import operator_of, submit_one, submitted_values
 from headway.server.routing import Routes, caller_of
 from headway.server.schemas import rest
+from headway.server.schemas.batches import (
+    BatchGraph,
+    BatchPage,
+    BatchReply,
+    BatchRetried,
+    BatchRetry,
+    BatchState,
+    MemberResults,
+    NewBatchBody,
+)
 from headway.server.serializers import ending_values
 from headway.server.service import service_of
 from headway.server.submit import SUBMIT_PROBLEMS, Callback, make_calls, submit
@@ -41,13 +51,13 @@ Cursor = Annotated[str | None, Query(max_length=64, description="`next_cursor` o
 @routes.post(
     "/batches",
     Scope.SUBMIT,
-    rest.BatchReply,
+    BatchReply,
     "Create a batch",
     status=201,
-    also={200: (rest.BatchReply, "The batch that an earlier request with this key made.")},
+    also={200: (BatchReply, "The batch that an earlier request with this key made.")},
     problems=("tenant_mismatch", "bad_edge", "batch_not_found", "batch_closed", "store_full"),
 )
-async def create_batch(request: Request, new: rest.NewBatchBody) -> Response:
+async def create_batch(request: Request, new: NewBatchBody) -> Response:
     """Create an open batch. Add tasks to it, then close it: it ends once all its tasks have ended."""
     service, caller = service_of(request), caller_of(request)
     service.quotas.submit(caller)
@@ -62,10 +72,10 @@ async def create_batch(request: Request, new: rest.NewBatchBody) -> Response:
     return reply(batch_values(batch), 201 if made.created else 200, headers)
 
 
-@routes.get("/batches", Scope.READ, rest.BatchPage, "List batches, newest first", problems=("tenant_mismatch",))
+@routes.get("/batches", Scope.READ, BatchPage, "List batches, newest first", problems=("tenant_mismatch",))
 async def list_batches(
     request: Request,
-    status: Annotated[list[rest.BatchState] | None, Query(description="One or several.")] = None,
+    status: Annotated[list[BatchState] | None, Query(description="One or several.")] = None,
     tenant: Annotated[rest.Name | None, Query()] = None,
     limit: PageLimit = PAGE,
     cursor: Cursor = None,
@@ -80,7 +90,7 @@ async def list_batches(
     return reply(batch_page(await (await service_of(request).store()).find_batches(query), limit))
 
 
-@routes.get("/batches/{batch_id}", Scope.READ, rest.BatchReply, "Look at a batch")
+@routes.get("/batches/{batch_id}", Scope.READ, BatchReply, "Look at a batch")
 async def get_batch(request: Request, batch_id: BatchPath) -> Response:
     """Return the counts of a batch and when it is expected to end."""
     return reply(batch_values(await find_batch(service_of(request), caller_of(request), batch_id)))
@@ -145,7 +155,7 @@ async def _submit_callback(request: Request, batch_id: str, new: rest.NewTask, r
     return await submit_one(request, new, Callback(batch, rule))
 
 
-@routes.post("/batches/{batch_id}/close", Scope.SUBMIT, rest.BatchReply, "Close a batch")
+@routes.post("/batches/{batch_id}/close", Scope.SUBMIT, BatchReply, "Close a batch")
 async def close_batch(request: Request, batch_id: BatchPath) -> Response:
     """Let a batch end once all its members have ended. Until then its members can still add tasks."""
     service = service_of(request)
@@ -154,7 +164,7 @@ async def close_batch(request: Request, batch_id: BatchPath) -> Response:
     return reply(batch_values(_existing(await store.close_batch(BatchId(batch_id)), batch_id)))
 
 
-@routes.post("/batches/{batch_id}/cancel", Scope.SUBMIT, rest.BatchReply, "Cancel a batch")
+@routes.post("/batches/{batch_id}/cancel", Scope.SUBMIT, BatchReply, "Cancel a batch")
 async def cancel_batch(request: Request, batch_id: BatchPath) -> Response:
     """Cancel a batch and the batches in it: from now on no member starts, and running ones are asked to stop."""
     service = service_of(request)
@@ -163,10 +173,10 @@ async def cancel_batch(request: Request, batch_id: BatchPath) -> Response:
     return reply(batch_values(_existing(await store.cancel_batch(BatchId(batch_id)), batch_id)))
 
 
-@routes.post("/batches/{batch_id}/retry", Scope.SUBMIT, rest.BatchRetried, "Run members of a batch again")
-async def retry_members(request: Request, batch_id: BatchPath, wanted: rest.BatchRetry | None = None) -> Response:
+@routes.post("/batches/{batch_id}/retry", Scope.SUBMIT, BatchRetried, "Run members of a batch again")
+async def retry_members(request: Request, batch_id: BatchPath, wanted: BatchRetry | None = None) -> Response:
     """Queue members again that did not complete. If the batch has ended, its next round begins."""
-    mode = (wanted or rest.BatchRetry()).mode
+    mode = (wanted or BatchRetry()).mode
     service, caller = service_of(request), caller_of(request)
     batch = await find_batch(service, caller, batch_id)
     service.quotas.submit(caller, max(1, batch.failed + (batch.cancelled if mode == "all" else 0)))
@@ -175,7 +185,7 @@ async def retry_members(request: Request, batch_id: BatchPath, wanted: rest.Batc
     return reply({"batch_id": batch_id, "retried": retried})
 
 
-@routes.get("/batches/{batch_id}/results", Scope.READ, rest.MemberResults, "The results of a batch")
+@routes.get("/batches/{batch_id}/results", Scope.READ, MemberResults, "The results of a batch")
 async def get_results(
     request: Request,
     batch_id: BatchPath,
@@ -204,7 +214,7 @@ async def get_results(
     return page.answer(None)
 
 
-@routes.get("/batches/{batch_id}/graph", Scope.READ, rest.BatchGraph, "Which members wait for which")
+@routes.get("/batches/{batch_id}/graph", Scope.READ, BatchGraph, "Which members wait for which")
 async def get_graph(request: Request, batch_id: BatchPath) -> Response:
     """Return the first 200 members of a batch, and the edges into them."""
     service = service_of(request)

@@ -17,7 +17,7 @@ from headway.server.pages import named_page, read_name
 from headway.server.problems import Problem
 from headway.server.replies import reply
 from headway.server.routing import Routes, caller_of
-from headway.server.schemas import rest
+from headway.server.schemas import operations
 from headway.server.schemas.dashboard import CronStarted, CronState
 from headway.server.service import service_of
 
@@ -29,7 +29,7 @@ Cursor = Annotated[str | None, Query(max_length=1_500, description="`next_cursor
 routes = Routes("operating", "/api/v1", whole=True)
 
 
-@routes.get("/crons", Scope.READ, rest.CronPage, "The tasks that run by the clock")
+@routes.get("/crons", Scope.READ, operations.CronPage, "The tasks that run by the clock")
 async def list_crons(
     request: Request, limit: Annotated[int, Query(ge=1, le=CRON_PAGE)] = CRON_PAGE, cursor: Cursor = None
 ) -> Response:

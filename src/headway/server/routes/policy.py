@@ -18,7 +18,8 @@ from headway.server.auth import Scope
 from headway.server.pages import PAGE, PAGE_MAX, Page, read_cursor
 from headway.server.replies import reply
 from headway.server.routing import Routes, caller_of
-from headway.server.schemas.rest import NUMBER_MAX, PolicyChecked, PolicyReply, PolicyVersions, Rollback
+from headway.server.schemas.operations import PolicyChecked, PolicyReply, PolicyVersions, Rollback
+from headway.server.schemas.rest import NUMBER_MAX
 from headway.server.service import service_of
 from headway.stores.base import Store
 

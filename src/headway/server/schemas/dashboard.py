@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from headway.server.schemas.rest import NUMBER_MAX, Accuracy, Body, EstimateReply, Name, PolicyFinding, TaskStatus
+from headway.server.schemas.operations import PolicyFinding
+from headway.server.schemas.rest import NUMBER_MAX, Accuracy, Body, EstimateReply, Name, NextCursor, TaskStatus
 
 BulkAction = Literal["cancel", "retry", "run_now", "change_lane", "replay", "purge"]
-NEXT_CURSOR = "Give it as `cursor` for the next page; null at the end."
 SECRET_MAX = 200  # Characters of a token in a body.
 
 
@@ -119,7 +119,7 @@ class TenantPage(BaseModel):
     at: datetime
     items: list[TenantItem]
     complete: bool = Field(description="false: there are more tenants than are counted.")
-    next_cursor: str | None = Field(description=NEXT_CURSOR)
+    next_cursor: NextCursor
 
 
 class LimitKeyItem(BaseModel):
@@ -295,7 +295,7 @@ class BulkPage(BaseModel):
     """Bulk actions, newest first."""
 
     items: list[BulkOperation]
-    next_cursor: str | None = Field(description=NEXT_CURSOR)
+    next_cursor: NextCursor
 
 
 class DeadLetterGroup(BaseModel):

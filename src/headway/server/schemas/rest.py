@@ -1,4 +1,7 @@
-"""The bodies and replies of the REST interface. The OpenAPI document is built from them."""
+"""The bodies and replies of the routes for tasks and the queue, and the types that all of them share.
+
+The OpenAPI document is built from these models.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=TEXT_MAX, patte
 Capability = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_CONTROLS)]
 Seconds = Annotated[float, Field(gt=0, le=SECONDS_MAX, allow_inf_nan=False)]
 SourceId = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+$")]
+NextCursor = Annotated[str | None, Field(description="Give it as `cursor` for the next page; null at the end.")]
 
 
 NEW_TASK: dict[str, Any] = {
@@ -263,7 +267,7 @@ class TaskPage(BaseModel):
     """A page of tasks, newest first; it ends at 4 MiB."""
 
     items: list[TaskReply]
-    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null at the end.")
+    next_cursor: NextCursor
     searched: int | None = Field(None, description="With `q`: how many tasks the search has passed for this page.")
 
 
@@ -297,113 +301,6 @@ class TaskStates(BaseModel):
     """Where the tasks stand now, in the order given."""
 
     tasks: list[FoundState]
-
-
-BatchState = Literal["open", "running", "completed", "failed", "cancelled"]
-
-
-class NewBatchBody(Body):
-    """A batch to create."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "import-7", "key": "import-7"}]})
-
-    name: Name = "batch"
-    key: Name | None = Field(default=None, description="A second create with this key gives the same batch.")
-    tenant: Name | None = Field(default=None, description="The tenant of its tasks; a token's own goes first.")
-    parent_id: SourceId | None = Field(default=None, description="A batch that counts this one as a member.")
-
-
-class BatchCounts(BaseModel):
-    """The members of a batch, by what they do now."""
-
-    total: int
-    held: int = Field(description="They wait for other tasks.")
-    waiting: int
-    running: int
-    completed: int
-    failed: int = Field(description="Failed, or dead letters.")
-    cancelled: int
-
-
-class BatchReply(BaseModel):
-    """A batch in numbers."""
-
-    batch_id: str = Field(examples=["batch-01999e2f-9d1c-7cc0-8a1e-5f1d6c3b2a10"])
-    name: str
-    key: str | None
-    tenant: str | None
-    status: BatchState = Field(description="`open`: it has not been closed, so it does not end yet.")
-    counts: BatchCounts
-    round: int = Field(description="From 1. Retrying a member after the batch has ended begins the next round.")
-    created_at: datetime
-    finished_at: datetime | None
-    ends_in_seconds: float | None = Field(description="Expected, by the pace so far; null if that is unknown.")
-
-
-class BatchPage(BaseModel):
-    """A page of batches, newest first."""
-
-    items: list[BatchReply]
-    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null at the end.")
-
-
-class BatchRetry(Body):
-    """Which members of a batch to queue again."""
-
-    mode: Literal["failed", "failed_and_after", "all"] = Field(
-        default="failed_and_after",
-        description="Those that failed, alone; also the tasks that were cancelled because of them; or every member "
-        "that did not complete.",
-    )
-
-
-class BatchRetried(BaseModel):
-    """What was queued again."""
-
-    batch_id: str
-    retried: int
-
-
-class MemberResult(BaseModel):
-    """How a member of a batch ended."""
-
-    task_id: str
-    status: TaskStatus
-    result: Any
-    result_error: str | None
-    error: ErrorItem | None
-    reason: str | None
-
-
-class MemberResults(BaseModel):
-    """A page of members that have ended, in the order of adding; it ends at 4 MiB."""
-
-    items: list[MemberResult]
-    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null at the end.")
-
-
-class GraphTask(BaseModel):
-    """A member of a batch."""
-
-    task_id: str
-    task_type: str
-    status: TaskStatus
-
-
-class GraphEdge(BaseModel):
-    """A member that waits or waited for a source: a task or a batch, which may be outside of the batch."""
-
-    source: str
-    target: str
-    on_failure: Literal["cancel", "run", "hold", "on_failure", "on_done"]
-
-
-class BatchGraph(BaseModel):
-    """The first members of a batch and what they wait for."""
-
-    nodes: list[GraphTask]
-    edges: list[GraphEdge]
-    more: bool = Field(description="The batch has more members than are shown.")
 
 
 class OutputPiece(BaseModel):
@@ -513,188 +410,6 @@ class Removed(BaseModel):
     """What was removed."""
 
     removed: int
-
-
-class PolicyFinding(BaseModel):
-    """A finding about a policy."""
-
-    code: str = Field(description="Stable.")
-    key: str = Field(description="The key in the policy that it is about; empty for the whole.")
-    text: str
-
-
-class PolicyReply(BaseModel):
-    """A policy with its version."""
-
-    version: int = Field(description="0: the built-in one.")
-    applied_at: datetime | None
-    note: str
-    digest: str | None = Field(description="Equal for equal policies; null for the built-in one.")
-    policy: dict[str, Any]
-    warnings: list[str] | None = Field(None, description="After a change: what `headway policy check` warns of.")
-    findings: list[PolicyFinding] | None = Field(None, description="The warnings with their codes.")
-
-
-class PolicyVersionItem(BaseModel):
-    """A version of the policy."""
-
-    version: int
-    current: bool = Field(description="It is in force.")
-    applied_at: datetime
-    note: str
-    digest: str
-
-
-class PolicyVersions(BaseModel):
-    """The versions of the policy, newest first."""
-
-    items: list[PolicyVersionItem]
-    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null at the end.")
-
-
-class Rollback(Body):
-    """Which version to put in force again."""
-
-    to: Annotated[int, Field(ge=0, le=NUMBER_MAX)] | None = Field(
-        default=None, description="0 for the built-in policy; null for the version before the current one."
-    )
-
-
-class PolicyChecked(BaseModel):
-    """What a policy would do."""
-
-    valid: bool
-    warnings: list[str]
-    findings: list[PolicyFinding]
-    policy: dict[str, Any]
-
-
-class WorkerItem(BaseModel):
-    """A worker."""
-
-    worker_id: str
-    status: Literal["active", "draining", "dead"]
-    current_tasks: list[str]
-    last_heartbeat: datetime
-    capacity: int
-    current_load: int
-    reserved: int
-    capabilities: list[str]
-    task_types: list[str] = Field(description="The tasks it knows; `*` for any.")
-    version: str
-    host: str
-    pid: int
-    started_at: datetime
-    lease_ends_at: datetime = Field(description="When its tasks are queued again, unless a heartbeat comes before.")
-
-
-class WorkerList(BaseModel):
-    """The workers."""
-
-    workers: list[WorkerItem]
-    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null at the end.")
-
-
-class WorkerDrained(BaseModel):
-    """The worker gets no more tasks."""
-
-    worker_id: str
-    status: Literal["draining"]
-
-
-class Pause(Body):
-    """What to pause or resume; nothing named means everything."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"lane": "low"}]})
-
-    lane: Name | None = None
-    task_type: Name | None = None
-    tenant: Name | None = None
-
-
-class Pauses(BaseModel):
-    """What is paused."""
-
-    everything: bool
-    lanes: list[str]
-    task_types: list[str]
-    tenants: list[str]
-
-
-class CronLastRun(BaseModel):
-    """The task of a cron's last run."""
-
-    task_id: str
-    status: TaskStatus
-    created_at: datetime
-
-
-class CronItem(BaseModel):
-    """A task that runs on a schedule."""
-
-    task_type: str
-    expression: str = Field(examples=["0 3 * * *"])
-    tz: str
-    catch_up: str
-    overlap: str
-    paused: bool
-    next_at: datetime | None = Field(description="Its next run; null if it has none.")
-    last: CronLastRun | None = Field(description="null if none of the newest tasks of this type is a run of it.")
-    held: bool = Field(description="An operator has paused the cron itself, and not its task or lane.")
-    upcoming: list[datetime] = Field(description="Its next runs, at most three.")
-    recent: list[CronLastRun] = Field(description="Its last runs, the newest first, at most ten.")
-
-
-class CronPage(BaseModel):
-    """The crons, by name."""
-
-    items: list[CronItem]
-    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null at the end.")
-
-
-class ServerInfo(BaseModel):
-    """The server and its store's clock."""
-
-    version: str = Field(description="The release of Headway.")
-    time: datetime = Field(description="Now, by the store's clock.")
-
-
-class CatalogueTask(BaseModel):
-    """A task that workers have published."""
-
-    task_type: str
-    priority: str
-    required_capabilities: list[str]
-    parameters: dict[str, Any] = Field(description="`properties` and `required`, as in JSON Schema.")
-    description: str
-
-
-class CatalogueReply(BaseModel):
-    """The tasks that are known."""
-
-    tasks: list[CatalogueTask]
-    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null at the end.")
-
-
-class AuditEntry(BaseModel):
-    """One action of an operator or client."""
-
-    at: datetime
-    who: str = Field(
-        description="A token's id; `cli:USER@HOST`: at the command line; `python`: a program; `open`: on this machine, "
-        "without a token."
-    )
-    what: str = Field(examples=["policy.put"])
-    target: str
-    before: Any = None
-    after: Any = None
-
-
-class AuditPage(BaseModel):
-    """Actions of operators, newest first."""
-
-    entries: list[AuditEntry]
-    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null at the end.")
 
 
 class TicketReply(BaseModel):
