@@ -6,8 +6,9 @@ import base64
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
+from fastapi import Query
 from starlette.responses import Response
 
 from headway.core.job import JobId, JobRecord
@@ -28,6 +29,11 @@ LISTED_MAX = 1 << 10  # Bytes of parameters or a result that a list shows withou
 READ_MAX = 20_000  # Tasks that one page of a search reads, in about half a second of processor time,
 LOOKED_MAX = 100_000  # and tasks that it passes, if the store leaves out those without the words of the search.
 LARGE = ("parameters", "result")  # The fields that a list leaves out if they are larger.
+
+_NEXT = "`next_cursor` of the page before."
+PageLimit = Annotated[int, Query(ge=1, le=PAGE_MAX)]
+Cursor = Annotated[str | None, Query(max_length=64, description=_NEXT)]
+NameCursor = Annotated[str | None, Query(max_length=1_500, description=_NEXT)]
 
 
 class Page:

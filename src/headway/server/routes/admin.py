@@ -17,7 +17,7 @@ from headway.policy_store.rule_documents import change_paused
 from headway.security.audit import AuditPosition, walk_audit
 from headway.security.audited_store import audited, paused_values
 from headway.server.auth import Scope
-from headway.server.pages import Page, bad_cursor, named_page, read_name, write_name
+from headway.server.pages import NameCursor, Page, bad_cursor, named_page, read_name, write_name
 from headway.server.problems import Problem
 from headway.server.replies import encode, reply
 from headway.server.routing import Routes, caller_of
@@ -32,8 +32,7 @@ RUNNING_MAX = 1_000  # Executing tasks that a list of workers names.
 
 NAMED_PAGE = 1_000  # Workers or tasks on a page, unless it is full before.
 
-PageLimit = Annotated[int, Query(ge=1, le=NAMED_PAGE)]
-Cursor = Annotated[str | None, Query(max_length=1_500, description="`next_cursor` of the page before.")]
+NamedLimit = Annotated[int, Query(ge=1, le=NAMED_PAGE)]
 
 routes = Routes("operating", "/api/v1", whole=True, missing="worker_not_found")
 
@@ -48,8 +47,8 @@ async def get_server(request: Request) -> Response:
 @routes.get("/workers", Scope.READ, operations.WorkerList, "List the workers")
 async def list_workers(
     request: Request,
-    limit: PageLimit = NAMED_PAGE,
-    cursor: Cursor = None,
+    limit: NamedLimit = NAMED_PAGE,
+    cursor: NameCursor = None,
     tasks: Annotated[bool, Query(description="Name the tasks that they run, up to 1,000.")] = True,
 ) -> Response:
     """List the workers by id, with what they run and offer. Dead workers stay in the list for a while."""
@@ -97,7 +96,7 @@ async def resume(request: Request, wanted: operations.Pause) -> Response:
 
 
 @routes.get("/catalogue", Scope.READ, operations.CatalogueReply, "The tasks that are known", whole=False)
-async def get_catalogue(request: Request, limit: PageLimit = NAMED_PAGE, cursor: Cursor = None) -> Response:
+async def get_catalogue(request: Request, limit: NamedLimit = NAMED_PAGE, cursor: NameCursor = None) -> Response:
     """List the tasks that workers have published, with their parameters, by name."""
     entries = ((entry.name, _catalogue_values(entry)) for entry in await service_of(request).known.entries())
     return named_page("tasks", entries, after=None if cursor is None else read_name(cursor), most=limit)
@@ -107,7 +106,7 @@ async def get_catalogue(request: Request, limit: PageLimit = NAMED_PAGE, cursor:
 async def get_audit(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=1_000, description="How many entries.")] = 100,
-    cursor: Cursor = None,
+    cursor: NameCursor = None,
 ) -> Response:
     """List which operator did what and when, over HTTP, at the command line and in Python, newest first.
 

@@ -17,7 +17,7 @@ from headway.core.workflow import BatchId, BatchQuery, BatchRecord, EdgeRule, Gr
 from headway.security.audited_store import audited
 from headway.server.auth import Scope, tenant_for
 from headway.server.graph_request import find_batch, may_refer
-from headway.server.pages import PAGE, PAGE_MAX, Page, read_cursor
+from headway.server.pages import PAGE, Cursor, Page, PageLimit, read_cursor
 from headway.server.replies import reply
 from headway.server.routes.tasks import operator_of, submit_one, submitted_values
 from headway.server.routing import Routes, caller_of
@@ -44,8 +44,6 @@ routes = Routes("batches", "/api/v1", missing="batch_not_found")
 BatchPath = Annotated[
     str, Path(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+$", description="The batch's id.")
 ]
-PageLimit = Annotated[int, Query(ge=1, le=PAGE_MAX)]
-Cursor = Annotated[str | None, Query(max_length=64, description="`next_cursor` of the page before.")]
 
 
 @routes.post(

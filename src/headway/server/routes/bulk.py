@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import Path, Query, Request
+from fastapi import Path, Request
 from starlette.responses import Response
 
 from headway.core.errors import ConfigError
@@ -21,7 +21,7 @@ from headway.maintenance.bulk import (
     start_operation,
 )
 from headway.server.auth import Principal, Scope, require
-from headway.server.pages import PAGE, PAGE_MAX, Page
+from headway.server.pages import PAGE, Page, PageLimit
 from headway.server.problems import Problem
 from headway.server.replies import reply
 from headway.server.routing import Routes, caller_of
@@ -92,7 +92,7 @@ async def start_bulk(request: Request, wanted: BulkRequest) -> Response:
 
 
 @routes.get("/bulk", Scope.READ, BulkPage, "Bulk actions, newest first")
-async def list_bulk(request: Request, limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE) -> Response:
+async def list_bulk(request: Request, limit: PageLimit = PAGE) -> Response:
     """List the bulk actions of the last 30 days. A token of one tenant gets those of that tenant."""
     service, caller, page = service_of(request), caller_of(request), Page("items", limit)
     for operation_id, kept in await read_operations(await service.store()):

@@ -13,7 +13,7 @@ from headway.policy_store.catalogue import pause_cron, resume_cron
 from headway.policy_store.cron_views import CronRun, CronView, read_cron_views
 from headway.security.audited_store import audited
 from headway.server.auth import Scope
-from headway.server.pages import named_page, read_name
+from headway.server.pages import NameCursor, named_page, read_name
 from headway.server.problems import Problem
 from headway.server.replies import reply
 from headway.server.routing import Routes, caller_of
@@ -24,14 +24,13 @@ from headway.server.service import service_of
 CRON_PAGE = 100  # Crons on a page: each takes a read of its newest tasks.
 
 CronName = Annotated[str, Path(min_length=1, max_length=255, pattern=r"^[^\x00]+$", description="The task's name.")]
-Cursor = Annotated[str | None, Query(max_length=1_500, description="`next_cursor` of the page before.")]
 
 routes = Routes("operating", "/api/v1", whole=True)
 
 
 @routes.get("/crons", Scope.READ, operations.CronPage, "The tasks that run by the clock")
 async def list_crons(
-    request: Request, limit: Annotated[int, Query(ge=1, le=CRON_PAGE)] = CRON_PAGE, cursor: Cursor = None
+    request: Request, limit: Annotated[int, Query(ge=1, le=CRON_PAGE)] = CRON_PAGE, cursor: NameCursor = None
 ) -> Response:
     """List the crons that workers have published, with their next runs and the tasks of the last ones."""
     service, after = service_of(request), None if cursor is None else read_name(cursor)

@@ -14,7 +14,7 @@ from headway.estimates.load import DEFAULT_SLOTS
 from headway.estimates.scaling import advise_slots, read_within
 from headway.server.auth import Scope
 from headway.server.forecast import ForecastComparison
-from headway.server.pages import PAGE_MAX, Page, read_cursor
+from headway.server.pages import Cursor, Page, PageLimit, read_cursor
 from headway.server.replies import encode, reply
 from headway.server.routing import Routes, caller_of
 from headway.server.schemas import rest
@@ -46,8 +46,8 @@ async def list_tenants(
     sort: Annotated[
         TenantOrder, Query(description="The tenant that suffers most first, unless another is given.")
     ] = "unfairness",
-    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = TENANTS_PAGE,
-    cursor: Annotated[str | None, Query(max_length=20, description="`next_cursor` of the page before.")] = None,
+    limit: PageLimit = TENANTS_PAGE,
+    cursor: Cursor = None,
 ) -> Response:
     """List the tenants with work now or in the last hour. A token of one tenant gets that tenant alone."""
     service, tenant = service_of(request), caller_of(request).tenant

@@ -15,7 +15,7 @@ from headway.estimates.load import check_here
 from headway.policy_store.versions import PolicyVersion, apply_policy, current_version, history, read_applied, roll_back
 from headway.security.audited_store import audited
 from headway.server.auth import Scope
-from headway.server.pages import PAGE, PAGE_MAX, Page, read_cursor
+from headway.server.pages import PAGE, Cursor, Page, PageLimit, read_cursor
 from headway.server.replies import reply
 from headway.server.routing import Routes, caller_of
 from headway.server.schemas.operations import PolicyChecked, PolicyReply, PolicyVersions, Rollback
@@ -38,8 +38,8 @@ async def get_policy(request: Request) -> Response:
 @routes.get("/policy/versions", Scope.READ, PolicyVersions, "Versions of the policy")
 async def list_versions(
     request: Request,
-    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE,
-    cursor: Annotated[str | None, Query(max_length=64, description="`next_cursor` of the page before.")] = None,
+    limit: PageLimit = PAGE,
+    cursor: Cursor = None,
 ) -> Response:
     """List every version that was applied, newest first, without the policies themselves."""
     store = await service_of(request).store()

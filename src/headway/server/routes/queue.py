@@ -15,7 +15,7 @@ from headway.estimates.accuracy import summaries
 from headway.metrics.documents import read_documents
 from headway.security.audited_store import audited
 from headway.server.auth import Principal, Scope, tenant_for
-from headway.server.pages import PAGE, PAGE_MAX, read_end_cursor, task_page
+from headway.server.pages import PAGE, Cursor, PageLimit, read_end_cursor, task_page
 from headway.server.problems import Problem
 from headway.server.replies import reply
 from headway.server.routes.task_lookup import Include, TaskId, find, owned, read_include
@@ -95,8 +95,8 @@ async def list_dead_letters(
     task_type: Annotated[rest.Name | None, Query()] = None,
     priority: Annotated[rest.Name | None, Query()] = None,
     tenant: Annotated[rest.Name | None, Query()] = None,
-    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE,
-    cursor: Annotated[str | None, Query(max_length=64)] = None,
+    limit: PageLimit = PAGE,
+    cursor: Cursor = None,
     include: Include = None,
 ) -> Response:
     """List the tasks whose retries are used up, newest first.

@@ -18,7 +18,7 @@ from headway.security.audited_store import audited
 from headway.server.auth import Scope, tenant_for
 from headway.server.dry_run import dry_run as preview_task
 from headway.server.graph_request import may_refer
-from headway.server.pages import PAGE, PAGE_MAX, named_tasks, read_cursor, search_page, task_page
+from headway.server.pages import PAGE, Cursor, PageLimit, named_tasks, read_cursor, search_page, task_page
 from headway.server.problems import Problem
 from headway.server.replies import reply
 from headway.server.routes.task_lookup import Include, Redact, TaskId, find, owned, read_include
@@ -134,8 +134,8 @@ async def list_tasks(
     worker: Annotated[rest.Name | None, Query(description="The worker that runs it, or ran it last.")] = None,
     age: Annotated[float | None, Query(ge=0, le=AGE_MAX, description="At least this many seconds old.")] = None,
     age_max: Annotated[float | None, Query(ge=0, le=AGE_MAX, description="At most this many seconds old.")] = None,
-    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE,
-    cursor: Annotated[str | None, Query(max_length=64, description="`next_cursor` of the page before.")] = None,
+    limit: PageLimit = PAGE,
+    cursor: Cursor = None,
     include: Include = None,
     history: Annotated[bool, Query(description="Also tasks that the store has moved to its history.")] = True,
     q: Annotated[
