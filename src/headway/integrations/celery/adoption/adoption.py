@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from celery import Celery  # type: ignore[import-untyped]
 from celery.utils.imports import instantiate  # type: ignore[import-untyped]
@@ -29,7 +29,9 @@ from headway.integrations.celery.adoption.rates import rate_of
 from headway.integrations.celery.adoption.sender import JobSender
 from headway.integrations.celery.adoption.tracing import make_function
 from headway.policy_store.catalogue import TASKS, TaskEntry, TaskReader
-from headway.stores.base import Document
+from headway.stores.base import Store
+
+T = TypeVar("T")
 
 ATTRIBUTE = "headway_adoption"
 ENVELOPES = ("celery.map", "celery.starmap")  # Celery's own tasks that call another task several times.
@@ -103,6 +105,15 @@ class Adoption:
         self.sender = JobSender(self)
         self.broker = BrokerProbe(self)
 
+    def on_store(self, verb: Callable[[Store], Awaitable[T]]) -> T:
+        """Call a verb of the store from a thread, and wait for its result."""
+        headway = self.headway
+
+        async def call() -> T:
+            return await verb(await headway.client.store())
+
+        return headway.portal.run(call())
+
     # ------------------------------------------------------------------ names
 
     def adopts(self, name: str) -> bool:
@@ -160,12 +171,7 @@ class Adoption:
 
     def _read_entry(self, name: str) -> TaskEntry | None:
         """Return what a worker has published about a task: its time limit and its parameters."""
-        headway = self.headway
-
-        async def read() -> list[Document]:
-            return await (await headway.client.store()).read(TASKS, name)
-
-        found = headway.portal.run(read())
+        found = self.on_store(lambda store: store.read(TASKS, name))
         return self._reader.read(name, found[0].body) if found else None
 
     def _declare(self, name: str, registered: Any, entry: TaskEntry | None) -> Task[Any, Any, Any]:

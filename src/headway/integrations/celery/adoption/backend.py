@@ -175,12 +175,7 @@ class JobBackend(BaseBackend):  # type: ignore[misc]
 
     def read_steps(self, task_id: str) -> dict[str, bytes]:
         """Read what the attempts of a job have kept."""
-        headway = self.adoption.headway
-
-        async def read() -> dict[str, bytes]:
-            return await (await headway.client.store()).steps(JobId(task_id))
-
-        return headway.portal.run(read())
+        return self.adoption.on_store(lambda store: store.steps(JobId(task_id)))
 
     def _children(self, task_id: str) -> list[Any]:
         kept = [value for key, value in self.read_steps(task_id).items() if key.startswith(CHILDREN)]
@@ -268,12 +263,8 @@ class JobBackend(BaseBackend):  # type: ignore[misc]
         """Remove the jobs that have ended. Return their number."""
         for task_id in task_ids:
             self._cache.pop(task_id, None)
-        headway = self.adoption.headway
-
-        async def purge() -> int:
-            return await (await headway.client.store()).purge(_ENDED, [JobId(task_id) for task_id in task_ids])
-
-        return headway.portal.run(purge())
+        job_ids = [JobId(task_id) for task_id in task_ids]
+        return self.adoption.on_store(lambda store: store.purge(_ENDED, job_ids))
 
     # ------------------------------------------------------------------ saved groups
 
@@ -293,23 +284,13 @@ class JobBackend(BaseBackend):  # type: ignore[misc]
         if self._has_original:
             found: dict[str, Any] | None = self.original._restore_group(group_id)
             return found
-        headway = self.adoption.headway
-
-        async def read() -> list[Any]:
-            return await (await headway.client.store()).read(GROUPS, group_id)
-
-        documents = headway.portal.run(read())
+        documents = self.adoption.on_store(lambda store: store.read(GROUPS, group_id))
         if not documents:
             return None
         return {"result": result_from_tuple(_tuples(json.loads(documents[0].body)), self.app)}
 
     def _write_group(self, group_id: str, body: bytes | None) -> None:
-        headway = self.adoption.headway
-
-        async def write() -> None:
-            await (await headway.client.store()).write(GROUPS, group_id, body)
-
-        headway.portal.run(write())
+        self.adoption.on_store(lambda store: store.write(GROUPS, group_id, body))
 
 
 def _tuples(value: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from celery import signals  # type: ignore[import-untyped]
@@ -13,6 +12,7 @@ from celery.app.task import Context as Request  # type: ignore[import-untyped]
 from headway.core.job import JobRecord, State
 from headway.core.worker import tasks_in
 from headway.integrations.celery.adoption.message import read_message
+from headway.integrations.celery.adoption.meta import iso_moment
 from headway.integrations.celery.adoption.queues import NEED
 from headway.stores.base import JobQuery
 
@@ -119,7 +119,7 @@ class AdoptedInspect:
     def scheduled(self, safe: Any = None) -> dict[str, Any] | None:
         """Return the jobs that wait for their moment. They belong to no worker, so the first one lists them."""
         waiting = [job for job in self._find(State.QUEUED) if job.due_at is not None]
-        listed = [{"eta": _iso(job.due_at), "priority": None, "request": _shown(job)} for job in waiting]
+        listed = [{"eta": iso_moment(job.due_at), "priority": None, "request": _shown(job)} for job in waiting]
         workers = list(self._workers())
         return self._answer("scheduled", {name: listed if name == workers[0] else [] for name in workers})
 
@@ -196,10 +196,6 @@ class AdoptedInspect:
 
 def _listed(names: Any) -> Iterable[str]:
     return [names] if isinstance(names, str) else names
-
-
-def _iso(moment_at: int | None) -> str | None:
-    return None if moment_at is None else datetime.fromtimestamp(moment_at / 1_000, UTC).isoformat()
 
 
 def _shown(job: JobRecord) -> dict[str, Any]:

@@ -47,12 +47,7 @@ def wake(adoption: Adoption, job_id: str, waker: str) -> None:
         raise Snooze(RUNNING_SECONDS, f"job {job_id} still runs")
     kept = None if job is None or job.state.ended else kept_message(adoption, job_id)
     if kept is not None and kept.waker == waker:
-        headway = adoption.headway
-
-        async def run_now() -> None:
-            await (await headway.client.store()).reschedule([JobId(job_id)], now=True)
-
-        headway.portal.run(run_now())
+        adoption.on_store(lambda store: store.reschedule([JobId(job_id)], now=True))
 
 
 def bounded(adoption: Adoption, links: Sequence[Link]) -> tuple[Link, ...]:

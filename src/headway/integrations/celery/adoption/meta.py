@@ -21,6 +21,11 @@ RETRY_AFTER = f"{RetryAfter.__module__}.{RetryAfter.__qualname__}"  # What the e
 UPSTREAM = re.compile(r"upstream (\S+)")
 
 
+def iso_moment(moment_at: int | None) -> str | None:
+    """Return a moment as Celery writes it."""
+    return None if moment_at is None else datetime.fromtimestamp(moment_at / 1_000, UTC).isoformat()
+
+
 def write_note(state: str, meta: Any) -> str:
     """Return a task's own state as a note of its job. Raises ``ValueError`` if it is too long."""
     note = json.dumps({"state": state, "meta": meta}, separators=(",", ":"))
@@ -33,14 +38,13 @@ def job_meta(job: JobRecord, *, tracked: bool = False) -> dict[str, Any]:
     """Return the meta data of a job, without its children. ``tracked``: whether a running task is in state STARTED."""
     message = read_message(job.payload)
     state, result, traceback = _outcome(job, tracked, ignored=bool(message.headers.get("ignore_result")))
-    done = job.finished_at
     return {
         "task_id": str(job.job_id),
         "status": state,
         "result": result,
         "traceback": traceback,
         "children": [],
-        "date_done": None if done is None else datetime.fromtimestamp(done / 1_000, UTC).isoformat(),
+        "date_done": iso_moment(job.finished_at),
         "name": job.task,
         "args": message.args,
         "kwargs": message.kwargs,
