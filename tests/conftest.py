@@ -26,6 +26,7 @@ from headway.stores.open import open_store
 from headway.stores.split import optional
 from headway.stores.split.store import SplitStore
 from headway.testing.clock import ManualClock
+from tests.certificates import make_certificate
 from tests.deferred import defer_submits
 from tests.servers import PgBouncer, Postgres, Server, Valkey
 from tests.shared_file import DEFERRED, SCHEME, open_hasty_shared_file, open_shared_file
@@ -293,3 +294,12 @@ def pytest_collection_finish() -> None:
     """Spare the collector what stays for good: a look through it takes a third of a second and stops every loop."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a self-signed certificate for 127.0.0.1, with its key in the same file."""
+    path = tmp_path_factory.mktemp("tls") / "server.pem"
+    key, made = make_certificate(path.parent, path.name)
+    path.write_text(key.read_text() + made.read_text())
+    return path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 
@@ -14,7 +14,7 @@ from headway.core.policy.document import BUILT_IN, Keep, LimitRule, Policy
 from headway.core.policy.enforced import PAUSE
 from headway.core.policy.retry import Crashed, Raised, Released, Returned, Snoozed, Stopped, judge
 from headway.policy_store.rule_documents import declare_limits, write_rules
-from headway.stores.base import SKIPPED_MAX, JobQuery, Store, Subscription
+from headway.stores.base import SKIPPED_MAX, JobQuery, Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
     BOOM,
@@ -34,6 +34,7 @@ from tests.conformance.builders import (
     submit_one,
     the_job,
 )
+from tests.conformance.conftest import Listen
 from tests.conftest import OpenStore
 
 SOON = 5  # Seconds; a wake-up takes milliseconds.
@@ -41,21 +42,6 @@ SILENCE = 0.03  # Seconds in which nothing may come.
 SEVEN = ("account=7",)
 TEN_SECONDS = 10_000
 SIX_A_MINUTE = LimitRule(count=6, period_ms=60_000)
-
-Listen = Callable[[str], Subscription]
-
-
-@pytest.fixture
-def listen(store: Store) -> Iterator[Listen]:
-    subscriptions: list[Subscription] = []
-
-    def open_ear(name: str) -> Subscription:
-        subscriptions.append(store.subscribe(name))
-        return subscriptions[-1]
-
-    yield open_ear
-    for subscription in subscriptions:
-        subscription.close()
 
 
 def per_account(concurrency: int) -> LimitRule:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 import pytest
 
 from headway.core.job import ClassKey, NewJob, State
@@ -11,7 +9,7 @@ from headway.core.policy.document import Keep, LimitRule, Policy
 from headway.core.policy.enforced import PAUSE, PauseSet, pausing, resuming
 from headway.core.policy.retry import Raised
 from headway.policy_store.rule_documents import change_paused, read_paused, write_rules
-from headway.stores.base import Store, Subscription
+from headway.stores.base import Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
     BOOM,
@@ -26,24 +24,10 @@ from tests.conformance.builders import (
     submit_one,
     the_job,
 )
+from tests.conformance.conftest import Listen
 
 SOON = 5  # Seconds; a wake-up takes milliseconds.
 SILENCE = 0.03  # Seconds in which nothing may come.
-
-Listen = Callable[[str], Subscription]
-
-
-@pytest.fixture
-def listen(store: Store) -> Iterator[Listen]:
-    subscriptions: list[Subscription] = []
-
-    def open_ear(name: str) -> Subscription:
-        subscriptions.append(store.subscribe(name))
-        return subscriptions[-1]
-
-    yield open_ear
-    for subscription in subscriptions:
-        subscription.close()
 
 
 async def pause(

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-
-import pytest
 
 from headway.core.job import State
 from headway.core.policy.document import BUILT_IN
@@ -31,25 +28,11 @@ from tests.conformance.builders import (
     submit,
     submit_one,
 )
+from tests.conformance.conftest import Listen
 
 GPU = ("gpu",)
 SOON = 5  # Seconds; a wake-up takes milliseconds.
 SILENCE = 0.03  # Seconds in which nothing may come.
-
-Listen = Callable[[str], Subscription]
-
-
-@pytest.fixture
-def listen(store: Store) -> Iterator[Listen]:
-    subscriptions: list[Subscription] = []
-
-    def open_ear(name: str) -> Subscription:
-        subscriptions.append(store.subscribe(name))
-        return subscriptions[-1]
-
-    yield open_ear
-    for subscription in subscriptions:
-        subscription.close()
 
 
 async def wait_for_jobs(store: Store, worker_id: str, offers: tuple[str, ...] = ()) -> None:

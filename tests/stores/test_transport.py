@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import shutil
 import ssl
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ from headway.stores.open import open_archive, open_store
 from headway.stores.postgres.address import read_address
 from headway.stores.redis import address as redis
 from headway.stores.transport import Transport
+from tests.certificates import make_certificate
 from tests.conformance.builders import submit_one
 from tests.conftest import postgres
 
@@ -148,19 +147,9 @@ class TlsBefore:
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Two certificates for 127.0.0.1 that vouch for themselves, each with its key."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("needs the program openssl")
     folder = tmp_path_factory.mktemp("tls")
     for name in ("ours", "other"):
-        subprocess.run(
-            [
-                openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days",
-                "2", "-subj", "/CN=headway", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout",
-                folder / f"{name}.key", "-out", folder / f"{name}.crt",
-            ],
-            check=True, capture_output=True,
-        )  # fmt: skip
+        make_certificate(folder, name)
     return {path.name: path for path in folder.iterdir()}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import shutil
 import ssl
-import subprocess
 import tempfile
 from pathlib import Path
 from urllib.parse import quote
@@ -222,25 +221,6 @@ async def test_something_else_under_our_name(server: Valkey, open_url: OpenStore
 
 
 # ---------------------------------------------------------------------- TLS
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate for 127.0.0.1 that vouches for itself, with its key."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("needs the program openssl")
-    path = tmp_path_factory.mktemp("tls") / "server.pem"
-    subprocess.run(
-        [
-            openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days",
-            "2", "-subj", "/CN=headway", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", path, "-out",
-            f"{path}.crt",
-        ],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    path.write_text(path.read_text() + Path(f"{path}.crt").read_text())
-    return path
 
 
 @pytest.fixture
