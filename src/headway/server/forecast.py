@@ -12,8 +12,8 @@ from headway.core.job import ClassKey
 from headway.core.policy.document import LimitRule, Policy
 from headway.core.policy.enforced import PAUSE
 from headway.core.policy.estimate import EstimateRequest, Forecast
+from headway.server.overview_values import lane_estimate
 from headway.server.serializers import estimate_values
-from headway.server.views import lane_estimate
 from headway.stores.base import BlockedStats
 
 LIMITS_SHOWN = 8  # Limits that a forecast shows: those for which the most jobs wait.
