@@ -153,7 +153,7 @@ async def _find(operator: Operator, word: str) -> dict[str, Any]:
         shown = ", ".join(values["batch_id"] for values in fitting[:10])
         raise ConfigError(f"{word!r} is the beginning or end of {len(fitting)} ids; give more of it: {shown}")
     if not fitting:
-        raise BatchNotFound(f"no batch {word} in the store; it may have been pruned", batch_id=word)
+        raise BatchNotFound.of(word)
     return fitting[0]
 
 

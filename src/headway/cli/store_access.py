@@ -230,7 +230,7 @@ async def find_report(operator: Operator, word: str) -> JobReport:
     (job_id,) = await whole_ids(operator, [word])
     report = await operator.report(job_id)
     if report is None:
-        raise JobNotFound(f"no job {word} in the store; it may have been pruned", job_id=word)
+        raise JobNotFound.of(word)
     return report
 
 

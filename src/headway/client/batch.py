@@ -276,7 +276,7 @@ class Batch(Generic[R]):
         """Read the store's record, for Headway's own code. Applications use ``astatus``."""
         (batch,) = await (await self._app.client.store()).get_batches([self.id])
         if batch is None:
-            raise BatchNotFound(f"no batch {self.id} in the store; it may have been pruned", batch_id=self.id)
+            raise BatchNotFound.of(self.id)
         return batch
 
     async def astatus(self) -> BatchStatus:
@@ -308,14 +308,14 @@ class Batch(Generic[R]):
         """Cancel the batch: no member starts any more, and running members are asked to stop."""
         batch = await audited(await self._app.client.store(), PYTHON).cancel_batch(self.id)
         if batch is None:
-            raise BatchNotFound(f"no batch {self.id} in the store; it may have been pruned", batch_id=self.id)
+            raise BatchNotFound.of(self.id)
         return batch_status(batch)
 
     async def aclose(self) -> BatchStatus:
         """Close the batch, so that it ends once all its members have ended. ``with`` does this."""
         batch = await (await self._app.client.store()).close_batch(self.id)
         if batch is None:
-            raise BatchNotFound(f"no batch {self.id} in the store; it may have been pruned", batch_id=self.id)
+            raise BatchNotFound.of(self.id)
         return batch_status(batch)
 
     async def aretry(self, mode: RetryMode = "failed_and_after") -> int:

@@ -97,7 +97,7 @@ class Client:
         """Read a job. Raises ``JobNotFound``."""
         job = (await self.read_jobs([job_id]))[0]
         if job is None:
-            raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
+            raise JobNotFound.of(job_id)
         return job
 
     async def read_jobs(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
@@ -164,7 +164,7 @@ class Client:
         """Read the diagnostics of a job. Raises ``JobNotFound``."""
         diagnosis = await (await self.store()).diagnose_job(job_id)
         if diagnosis is None:
-            raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
+            raise JobNotFound.of(job_id)
         return diagnosis
 
     async def estimate(self, job_id: JobId, policy: Policy) -> Estimate | None:

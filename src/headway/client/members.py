@@ -40,6 +40,6 @@ async def read_members(store: Store, batch_id: BatchId, states: Sequence[State],
     """Read a page from a store. Raises ``BatchNotFound``."""
     found = await store.members(batch_id, beyond=int(cursor or 0), states=states, limit=PAGE)
     if not found and cursor is None and (await store.get_batches([batch_id]))[0] is None:
-        raise BatchNotFound(f"no batch {batch_id} in the store; it may have been pruned", batch_id=batch_id)
+        raise BatchNotFound.of(batch_id)
     members = [MemberEnding(job.job_id, job.state, job.result, job.error, job.reason) for job in found]
     return MemberPage(members, str(found[-1].seq) if found else None)

@@ -64,7 +64,7 @@ class Watcher:
         try:
             async for job in jobs:
                 if job is None:
-                    raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
+                    raise JobNotFound.of(job_id)
                 if job.state.ended:
                     return job
         finally:
@@ -79,7 +79,7 @@ class Watcher:
         try:
             async for job in jobs:
                 if job is None:
-                    raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
+                    raise JobNotFound.of(job_id)
                 events = events_between(before, job, time.time_ns() // 1_000_000)
                 output = await output_events(self._store, job, delivered)
                 for event in merge_output(events, output, delivered):

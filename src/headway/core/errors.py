@@ -130,6 +130,10 @@ class UnknownTask(HeadwayError, LookupError, code="unknown_task"):
 class JobNotFound(HeadwayError, LookupError, code="job_not_found"):
     """The store has no job with this id; it may have been pruned."""
 
+    @classmethod
+    def of(cls, job_id: str) -> JobNotFound:
+        return cls(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
+
 
 @dataclass(frozen=True, slots=True)
 class JobError:
@@ -228,6 +232,10 @@ class BadEdge(HeadwayError, ValueError, code="bad_edge"):
 
 class BatchNotFound(HeadwayError, LookupError, code="batch_not_found"):
     """The store has no batch with this id; it may have been pruned."""
+
+    @classmethod
+    def of(cls, batch_id: str) -> BatchNotFound:
+        return cls(f"no batch {batch_id} in the store; it may have been pruned", batch_id=batch_id)
 
 
 class BatchClosed(HeadwayError, code="batch_closed"):
