@@ -34,7 +34,7 @@ from headway.client.portal import Portal, blocking
 from headway.client.settings import seconds
 from headway.client.task import Call, Task, check_task
 from headway.core.errors import BatchNotFound, ConfigError, JobError, ResultTimeout
-from headway.core.job import JobId, State
+from headway.core.job import FAILED_STATES, RETRYABLE_STATES, JobId, State
 from headway.core.workflow import BatchId, BatchRecord, EdgeRule, Graph, NewBatch
 from headway.security.audit import PYTHON
 from headway.security.audited_store import audited
@@ -52,8 +52,6 @@ CHECK_EVERY = 1.0  # Seconds between looks at a batch while no job changes,
 CHECK_PAUSE = 0.05  # and at least this long between two looks while many do.
 RETRY_MODES = ("failed", "failed_and_after", "all")
 RetryMode = Literal["failed", "failed_and_after", "all"]
-
-_BAD = (State.FAILED, State.DEAD_LETTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +107,7 @@ class Results(Generic[R]):
 
     async def afailures(self) -> AsyncIterator[Failure]:
         """Yield the members that ended without completing, in the order of adding."""
-        async for job in self._members((*_BAD, State.CANCELLED)):
+        async for job in self._members(RETRYABLE_STATES):
             yield Failure(self._app.job(job.job_id), job.state, job.error, job.reason)
 
     def failures(self) -> Iterator[Failure]:
@@ -353,7 +351,7 @@ async def retry_batch(store: Store, retry: RetryJobs, batch_id: BatchId, mode: s
     """Queue members of a batch again, page by page. Return how many. ``mode``: as in ``Batch.aretry``."""
     if mode not in RETRY_MODES:
         raise ConfigError(f"a batch is retried by failed, failed_and_after or all, got {mode!r}")
-    states = (*_BAD, State.CANCELLED) if mode == "all" else _BAD
+    states = RETRYABLE_STATES if mode == "all" else FAILED_STATES
     beyond = retried = 0
     while page := await store.members(batch_id, beyond=beyond, states=states, limit=RETRIED):
         beyond = page[-1].seq

@@ -31,6 +31,10 @@ class State(StrEnum):
 
 _LIVE = frozenset({State.QUEUED, State.EXECUTING})
 
+ENDED_STATES = tuple(state for state in State if state.ended)
+FAILED_STATES = (State.FAILED, State.DEAD_LETTER)
+RETRYABLE_STATES = (State.FAILED, State.CANCELLED, State.DEAD_LETTER)  # An operator may queue these jobs again.
+
 # The one table of legal moves. Stores in SQL and Lua are tested against it.
 MOVES: Mapping[State, frozenset[State]] = {
     State.QUEUED: frozenset({State.EXECUTING, State.CANCELLED}),

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from headway.core.errors import ConfigError, CountGrew, ExpectNeeded, HeadwayError, StoreError
-from headway.core.job import JobId, JobRecord, State
+from headway.core.job import RETRYABLE_STATES, JobId, JobRecord, State
 from headway.core.policy.document import DAY, Policy
 from headway.core.policy.why import ReasonIndex
 from headway.core.search import JobSearch, parse_search, write_search
@@ -44,7 +44,7 @@ BulkStatus = Literal["running", "done", "stopped", "failed"]
 # The states whose jobs an action changes.
 STATES: dict[str, tuple[State, ...]] = {
     "cancel": (State.QUEUED, State.EXECUTING),
-    "retry": (State.FAILED, State.CANCELLED, State.DEAD_LETTER),
+    "retry": RETRYABLE_STATES,
     "replay": (State.DEAD_LETTER,),
     "purge": (State.DEAD_LETTER,),
     "run_now": (State.QUEUED,),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from headway.core.job import State
+from headway.core.job import ENDED_STATES, RETRYABLE_STATES, State
 from headway.core.policy.document import HALTED, Policy
 from headway.core.policy.guarantees import guaranteed_slots
 from headway.core.worker import WorkerInfo, WorkerState
@@ -32,7 +32,6 @@ from headway.stores.base import LaneStats, Stats, Store
 PROMOTED = "promoted."
 LOWERED = "lowered."
 BATCHES_READ = 100  # The newest batches, so that an export stays cheap however many the store keeps.
-ENDED = tuple(state.value for state in State if state.ended)
 
 
 async def collect(store: Store, policy: Policy) -> list[MetricFamily]:
@@ -84,7 +83,7 @@ def store_families(stats: Stats, policy: Policy) -> Iterator[MetricFamily]:
     yield _counter("headway_tasks_claimed", "Tasks claimed, each attempt by itself.", totals.get("claimed", 0))
     unheld = "Tasks that had waited for other tasks until these had ended."
     yield _counter("headway_tasks_unheld", unheld, totals.get("unheld", 0))
-    ended = {end: totals.get(end, 0) + totals.get(f"transient_{end}", 0) for end in ENDED}
+    ended = {end.value: totals.get(end, 0) + totals.get(f"transient_{end}", 0) for end in ENDED_STATES}
     yield counters("headway_tasks_finished", "Tasks ended, by how; transient ones too.", by_label("status", ended))
     yield _counter("tasks_dlq", "Tasks that became dead letters.", totals.get(State.DEAD_LETTER, 0))
     yield _gauge("headway_dead_letters", "Dead letters that are kept.", stats.kept.get(State.DEAD_LETTER, 0))
@@ -135,7 +134,7 @@ def _states(stats: Stats, lanes: Mapping[str, LaneStats]) -> dict[str, int]:
         State.QUEUED.value: sum(lane.waiting + lane.delayed + lane.held for lane in lanes.values()),
         State.EXECUTING.value: sum(lane.executing for lane in lanes.values()),
         State.COMPLETED.value: stats.totals.get(State.COMPLETED, 0),
-        **{state.value: stats.kept.get(state, 0) for state in (State.FAILED, State.CANCELLED, State.DEAD_LETTER)},
+        **{state.value: stats.kept.get(state, 0) for state in RETRYABLE_STATES},
     }
 
 

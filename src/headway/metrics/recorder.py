@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 
 from headway.core.errors import StoreError
-from headway.core.job import State
+from headway.core.job import FAILED_STATES, State
 from headway.core.lease import Lease, Report, ReportStatus
 from headway.metrics.documents import (
     METRICS,
@@ -77,7 +77,6 @@ _BUCKET = bytes(bisect_left(LENGTHS_MS, length_ms) for length_ms in range(_TABLE
 _UP = 1 - 1e-9  # Rounds up to whole milliseconds, because a bucket includes its upper bound.
 _LENGTHS, _INSTANTS = len(LENGTHS_MS) + 2, len(INSTANTS_MS) + 2  # One bucket more than bounds, and the sum.
 _COMPLETED, _QUEUED, _LOST = State.COMPLETED, State.QUEUED, ReportStatus.STALE
-_FAILED = (State.FAILED, State.DEAD_LETTER)
 _STATUS = {state: state.value for state in State}
 
 
@@ -192,7 +191,7 @@ class MetricsRecorder:
             return
         _span(*self._rows(report.state, lease.lane), lease, seconds * 1_000)
         self._ran(lease.task, _STATUS[report.state], seconds * 1_000)
-        if report.state in _FAILED:
+        if report.state in FAILED_STATES:
             self._count(FAILURES, _known(report.reason, FAILURE_REASONS))
 
     def _rows(self, state: State, lane: str) -> tuple[MetricRow, MetricRow]:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from headway.core.job import State
+from headway.core.job import ENDED_STATES, State
 from headway.metrics.documents import OTHER, MetricsDocument, read_documents
 from headway.metrics.recorder import LENGTHS_MS, QUEUE_WAIT, RUN_TIME
 from headway.stores.base import LaneStats, Stats, Store
@@ -29,7 +29,7 @@ MINUTES_KEPT_MS, HOURS_KEPT_MS = 48 * HOUR_MS, 30 * DAY_MS
 LANES_MAX = 24  # Lanes with rows of their own, which bounds a document at about 200 kB. The rest is one lane more.
 ALL = ""  # The lane of the rows that count all lanes together.
 SPREAD = 4.0  # Seconds after the minute in which processes take their turn, so that most find the row written.
-ENDED = tuple(state.value for state in State if state.ended)
+ENDED = tuple(state.value for state in ENDED_STATES)
 RETRIED = "retried"
 
 

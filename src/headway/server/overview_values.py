@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from headway.core.diagnostics import QueueDiagnostics
-from headway.core.job import ClassKey, State
+from headway.core.job import FAILED_STATES, ClassKey, State
 from headway.core.policy.document import Policy
 from headway.core.policy.estimate import EstimateRequest, Forecast
 from headway.core.policy.guarantees import guaranteed_slots
@@ -23,7 +23,6 @@ from headway.server.serializers import estimate_values
 from headway.stores.base import BlockedStats, LaneStats, Stats
 
 RECENT_MINUTES = 5  # Minutes whose starts make the waits of "now".
-FAILED = (State.FAILED.value, State.DEAD_LETTER.value)
 
 
 class SlowFacts(NamedTuple):
@@ -159,4 +158,4 @@ def _recent(steps: Sequence[SeriesStep], now_at: int) -> SeriesStep | None:
 
 def _failed(step: SeriesStep) -> int:
     row = step.lanes.get(ALL)
-    return 0 if row is None else sum(row.ended.get(end, 0) for end in FAILED)
+    return 0 if row is None else sum(row.ended.get(end, 0) for end in FAILED_STATES)

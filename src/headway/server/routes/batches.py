@@ -12,7 +12,7 @@ from headway.client.batch import retry_batch
 from headway.client.batch_values import batch_page, batch_values
 from headway.client.graph import new_batch_id
 from headway.core.errors import BatchNotFound
-from headway.core.job import State
+from headway.core.job import ENDED_STATES, State
 from headway.core.workflow import BatchId, BatchQuery, BatchRecord, EdgeRule, Graph, NewBatch
 from headway.security.audited_store import audited
 from headway.server.auth import Scope, tenant_for
@@ -200,7 +200,7 @@ async def get_results(
     """
     service = service_of(request)
     batch = await find_batch(service, caller_of(request), batch_id)
-    states = [State(name) for name in status] if status else [state for state in State if state.ended]
+    states = tuple(map(State, status)) if status else ENDED_STATES
     beyond, page = 0 if cursor is None else read_cursor(cursor), Page("items", limit)
     store = await service.store()
     async with service.listing:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from heapq import merge
 
-from headway.core.job import ClassKey, JobId, JobRecord, State
+from headway.core.job import RETRYABLE_STATES, ClassKey, JobId, JobRecord, State
 from headway.core.snapshot import ClassView, Snapshot
 from headway.core.timestamps import earlier
 from headway.core.worker import WorkerInfo
@@ -25,8 +25,6 @@ from headway.stores.memory.limits import running_jobs
 from headway.stores.memory.queue import ClassQueue, key_order
 from headway.stores.memory.record import StoredJob, job_of, matches
 from headway.stores.memory.state import MINUTE, MemoryState
-
-ENDED_BADLY = (State.FAILED, State.CANCELLED, State.DEAD_LETTER)
 
 
 def get(state: MemoryState, job_id: JobId) -> JobRecord | None:
@@ -47,7 +45,7 @@ def find(state: MemoryState, query: JobQuery) -> list[JobRecord]:
 
 def _find_ended(state: MemoryState, query: JobQuery) -> list[JobRecord]:
     """Return jobs that ended badly, the last one to end first."""
-    records = [r for r in state.by_seq.values() if r.state in ENDED_BADLY and matches(r, query)]
+    records = [r for r in state.by_seq.values() if r.state in RETRYABLE_STATES and matches(r, query)]
     jobs = [job_of(record, state.now_at) for record in records]
     last = query.ended_before
     jobs = [job for job in jobs if last is None or end_place(job) < last]
@@ -103,7 +101,7 @@ def stats(state: MemoryState) -> Stats:
         totals[what] += count
         if minute >= state.now_at // MINUTE - 1:
             recent[what] += count
-    kept = Counter(record.state.value for record in state.jobs.values() if record.state in ENDED_BADLY)
+    kept = Counter(record.state.value for record in state.jobs.values() if record.state in RETRYABLE_STATES)
     return Stats(state.now_at, lanes, workers(state), dict(totals), dict(recent), dict(kept))
 
 

@@ -18,7 +18,7 @@ from kombu.exceptions import EncodeError
 
 from headway.client.codec import decode_result
 from headway.core.errors import ConfigError, JobNotFound, ResultTimeout
-from headway.core.job import JobId, JobRecord, State
+from headway.core.job import ENDED_STATES, JobId, JobRecord, State
 from headway.integrations.celery.adoption.attempt import RunningAttempt, running
 from headway.integrations.celery.adoption.canvas import begin_chord
 from headway.integrations.celery.adoption.features import FeatureKind, find_feature
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 CHILDREN = "celery.children:"  # Before the number of an attempt: the step that keeps the tasks that it sent.
 GROUPS = "celery_group"  # The kind of the documents of saved groups, for apps without another backend.
 LOOK_EVERY = 1.0  # Seconds between looks at a job while it changes nothing.
-_ENDED = (State.COMPLETED, State.FAILED, State.CANCELLED, State.DEAD_LETTER)
 
 
 class JobBackend(BaseBackend):  # type: ignore[misc]
@@ -264,7 +263,7 @@ class JobBackend(BaseBackend):  # type: ignore[misc]
         for task_id in task_ids:
             self._cache.pop(task_id, None)
         job_ids = [JobId(task_id) for task_id in task_ids]
-        return self.adoption.on_store(lambda store: store.purge(_ENDED, job_ids))
+        return self.adoption.on_store(lambda store: store.purge(ENDED_STATES, job_ids))
 
     # ------------------------------------------------------------------ saved groups
 
