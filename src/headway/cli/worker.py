@@ -18,6 +18,7 @@ from headway.client.settings import gather
 from headway.core.errors import ConfigError
 from headway.core.log_event import LogEvent
 from headway.core.worker import tasks_in
+from headway.observability.logs import LEVELS, configure_logs
 from headway.runtime.fast_loop import run_on_fast_loop
 from headway.version import __version__
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from headway.worker.control import RunnerReady
 
 log = logging.getLogger("headway.worker")
-
-LEVELS = ("debug", "info", "warning", "error")
 
 AppPath = Annotated[str | None, option("The app: module:attribute or file.py:attribute.", "APP", env_var="HEADWAY_APP")]
 Processes = Annotated[
@@ -160,7 +159,6 @@ def worker(
         raise ConfigError("--queues names queues of a Celery project; write `headway worker --celery proj -Q emails`")
     if app is None:
         raise ConfigError("no app: write `headway worker module:attribute`, or set HEADWAY_APP")
-    from headway.observability.logs import configure_logs
     from headway.runtime.service_manager import ServiceManager
     from headway.worker.parent import Parent
 

@@ -17,6 +17,7 @@ from headway.observability.log_writer import LogWriter, is_own
 log = logging.getLogger("headway.process")
 
 MESSAGE = "log.message"  # The event of every line that Headway did not write; its text is the member ``message``.
+LEVELS = ("debug", "info", "warning", "error")  # The levels that an option may name.
 _COLOURS = {"completed": "32", "failed": "31", "dead_letter": "31", "cancelled": "33", "retried": "33", "started": "36"}
 _encode = json.JSONEncoder(default=str).encode
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "headway"}

@@ -12,10 +12,10 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstrai
 
 from headway.client.links import OnFailure
 from headway.core.workflow import EDGES_MAX
+from headway.protocol.worker import SECONDS_MAX
 
 BULK_MAX = 1_000
 TEXT_MAX = 255
-SECONDS_MAX = 10 * 365 * 86_400
 NUMBER_MAX = 10**9
 
 TaskStatus = Literal["queued", "executing", "completed", "failed", "cancelled", "dead_letter"]

@@ -22,7 +22,7 @@ from headway.integrations.django.address import store_address
 from headway.integrations.django.conf import read_options
 from headway.integrations.django.outcomes import Outcomes, has_django_tasks
 from headway.integrations.django.queue import worker_settings
-from headway.observability.logs import configure_logs
+from headway.observability.logs import LEVELS, configure_logs
 from headway.runtime.fast_loop import run_on_fast_loop
 from headway.stores.open import mask
 from headway.worker.autoreload import run_reloading
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("headway.worker")
 
 ENTRY = "headway.integrations.django.entry:app"
-LEVELS = ("debug", "info", "warning", "error")
 
 
 class Command(BaseCommand):
