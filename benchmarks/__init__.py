@@ -1,1 +1,1 @@
-"""Measurements of Headway. A benchmark, never a test: machines are noisy, so ratios count."""
+"""Measurements of Headway. They are not tests: machines differ, so compare only the ratios within one run."""

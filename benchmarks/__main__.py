@@ -1,4 +1,4 @@
-"""Run with ``make bench``: measures Headway on its stores and its peers on the same machine, in one run."""
+"""Measure Headway on its stores and its peers, on the same machine and in one run. ``make bench`` runs this."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _names(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
 
 
 def _wanted(name: str, asked: list[str]) -> bool:
-    """Return whether a peer was asked for, by its whole name or by that without the store or variant."""
+    """Return whether a peer was asked for, by its whole name or by its name without the store or variant."""
     return "all" in asked or name in asked or name.partition(" ")[0] in asked
 
 

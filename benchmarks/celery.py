@@ -1,7 +1,7 @@
-"""What load-based queues cost Celery: ours beside plain Celery, one after the other in one run on one server.
+"""Cost of load-based queues in Celery: Headway's queues beside plain Celery, in one run on one server.
 
-Run it with ``python -m benchmarks.celery [--quick]``. Rounds alternate, so that whatever else the machine does meets
-both; the middle of the rounds' ratios is shown.
+Run it with ``python -m benchmarks.celery [--quick]``. Rounds alternate, so that other load on the machine affects both
+alike. The report shows the median of the rounds' ratios.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ QUEUES = [f"queue_{number}" for number in range(20)]
 
 
 class Cost(NamedTuple):
-    """Of one task: seconds on the clock, and seconds of CPU of the processes that are measured."""
+    """Seconds that one task takes, and the CPU seconds that the measured processes use for it."""
 
     clock: float
     cpu: float
 
 
 def make(kind: str, broker: str) -> Celery:
-    """Make an app whose one task does nothing and keeps no result: what is left is what the queue costs."""
+    """Return an app whose one task does nothing and keeps no result, so that only the queue costs time."""
     app = Celery("benchmark", broker=broker, set_as_current=False)
     app.conf.update(task_ignore_result=True, worker_hijack_root_logger=False)
     if kind == "ours":
@@ -54,7 +54,7 @@ def make(kind: str, broker: str) -> Celery:
 
 
 def sender(kind: str, app: Celery) -> Callable[[int], Any]:
-    """Return what sends one task. Plain Celery with 20 queues takes them in turn."""
+    """Return a function that sends one task. Plain Celery with 20 queues uses the queues in turn."""
     task = app.tasks["benchmark.nothing"]
     if kind == "plain, 20 queues":
         return lambda number: task.apply_async((number,), queue=QUEUES[number % len(QUEUES)])
@@ -62,7 +62,7 @@ def sender(kind: str, app: Celery) -> Callable[[int], Any]:
 
 
 def measure_sending(server: Valkey, rounds: int, each: int = 50) -> dict[str, list[Cost]]:
-    """Send a few tasks of each kind in turn, again and again."""
+    """Send a few tasks of each kind in turn, for this many rounds, and measure each batch."""
     senders = {kind: sender(kind, make(kind, f"{server.url}/{place}")) for place, kind in enumerate(KINDS)}
     for send in senders.values():
         send(0)
@@ -78,7 +78,7 @@ def measure_sending(server: Valkey, rounds: int, each: int = 50) -> dict[str, li
 
 
 def measure_running(server: Valkey, rounds: int, pool: str, each: int = 300) -> dict[str, list[Cost]]:
-    """Let workers of each kind stand still while tasks are sent, then run; one at a time, again and again."""
+    """Measure the workers of one kind after the other: freeze them, send tasks, and let them run."""
     found: dict[str, list[Cost]] = {kind: [] for kind in KINDS}
     with contextlib.ExitStack() as stack:
         workers = [
@@ -102,7 +102,7 @@ def measure_running(server: Valkey, rounds: int, pool: str, each: int = 300) -> 
 
 
 def _left(server: Valkey, database: int) -> int:
-    """Count what a broker still has."""
+    """Return how many tasks the broker still has, unacknowledged tasks included."""
     lists = [f"redis.call('LLEN', '{name}')" for name in ("celery", *QUEUES)] + ["redis.call('HLEN', 'unacked')"]
     script = f"redis.call('SELECT', {database}) return {' + '.join(lists)}"
     return int(server.ask("EVAL", script, "0")[1:])
@@ -128,7 +128,7 @@ def _worker(kind: str, broker: str, pool: str) -> Iterator[subprocess.Popen[byte
 
 
 def report(title: str, found: dict[str, list[Cost]]) -> str:
-    """Write the middle of each kind's rounds, and of the rounds' ratios to plain Celery."""
+    """Return the report: the median of each kind's rounds, and of their ratios to plain Celery."""
     lines = [f"{title}", f"{'':>18}  {'clock':>9}  {'CPU':>9}  {'clock':>7}  {'CPU':>7}"]
     for kind, costs in found.items():
         clock = statistics.median(cost.clock for cost in costs) * 1e6

@@ -1,7 +1,7 @@
-"""The same load on Celery and adopted by Headway: what sending and running one task costs, on one server.
+"""Cost of sending and running one task, on Celery and adopted by Headway, on one server.
 
-Run it with ``python -m benchmarks.celery_adopted [--quick]``. Rounds alternate, so that whatever else the machine does
-meets both; the middle of the rounds is shown, and of their ratios.
+Run it with ``python -m benchmarks.celery_adopted [--quick]``. Rounds alternate, so that other load on the machine
+affects both alike. The report shows the median of the rounds and of their ratios.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROJECT = "benchmarks.celery_adopted_app"
 
 
 def make(kind: str, url: str, executor: str = "process") -> Celery:
-    """Return an app whose one task does nothing. Celery keeps results on the same server, as Headway does."""
+    """Return an app whose one task does nothing. Celery keeps its results on the same server, as Headway does."""
     app = Celery("benchmark", broker=f"{url}/0", backend=f"{url}/1", set_as_current=False)
     app.conf.update(worker_hijack_root_logger=False, worker_prefetch_multiplier=4)
     if kind == "adopted":
@@ -57,7 +57,7 @@ def measure_sending(server: Valkey, rounds: int, each: int = 50) -> dict[str, li
 
 
 def measure_running(server: Valkey, rounds: int, executor: str, each: int = 200) -> dict[str, list[Cost]]:
-    """Let two slots run tasks that were sent before, and wait for the last result."""
+    """Measure how long two slots take to run tasks that were sent before, until the last result is there."""
     apps = {kind: make(kind, server.url, executor) for kind in KINDS}
     found: dict[str, list[Cost]] = {kind: [] for kind in KINDS}
     with contextlib.ExitStack() as stack:
@@ -81,7 +81,7 @@ def measure_running(server: Valkey, rounds: int, executor: str, each: int = 200)
 
 
 def _signal_all(pid: int, number: signal.Signals) -> None:
-    """Signal a worker and all its processes, which have groups of their own."""
+    """Send a signal to a worker and to all its processes, which have process groups of their own."""
     for process in tree(pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, number)

@@ -1,4 +1,4 @@
-"""The app that workers of ``benchmarks.celery`` load; which one, the environment says."""
+"""The app that workers of ``benchmarks.celery`` load. Environment variables choose the variant."""
 
 from __future__ import annotations
 

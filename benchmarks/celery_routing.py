@@ -1,4 +1,4 @@
-"""What a routing rule does for users who share the queues with a bulk: a small simulation, the same on every machine.
+"""Simulation of Celery routing rules for users who share the queues with a bulk. Every machine computes the same.
 
 Workers read all queues in turn and take one task at a time, as Celery's do on Redis with ``--prefetch-multiplier 1``.
 Run it with ``python -m benchmarks.celery_routing``; docs/explain/celery-routing.md shows what it prints.
@@ -25,7 +25,7 @@ UNTIL = 600.0
 
 
 class Waits(NamedTuple):
-    """Seconds that others' tasks waited after the bulk came, and when the bulk was done."""
+    """Seconds that tasks of other users waited after the bulk arrived, and seconds until the bulk was done."""
 
     p50: float
     p95: float
@@ -42,7 +42,7 @@ Choose = Callable[[str, list[int]], int]
 
 
 def simulate(choose: Choose, *, seed: int = 7) -> Waits:
-    """Let tasks come, choose their queues, and serve them. Loads are exact and counted at once."""
+    """Simulate arrivals, the choice of queues, and workers. Each choice sees exact loads."""
     chance = random.Random(seed)
     arrivals: list[Arrival] = []
     at = 0.0
@@ -54,7 +54,7 @@ def simulate(choose: Choose, *, seed: int = 7) -> Waits:
     queues: list[deque[Arrival]] = [deque() for _ in range(QUEUES)]
     loads = [0] * QUEUES
     order = deque(range(QUEUES))
-    running: list[tuple[float, int]] = []  # When a slot is free again, and whose queue it counts in.
+    running: list[tuple[float, int]] = []  # The end of each running task, and its queue.
     waited: list[float] = []
     bulk_done = 0.0
     coming = iter(arrivals)
@@ -83,7 +83,7 @@ def simulate(choose: Choose, *, seed: int = 7) -> Waits:
 
 
 def _next(order: deque[int], queues: list[deque[Arrival]]) -> int | None:
-    """Go round the queues: the one that was served goes to the end."""
+    """Return the next queue with a task, or None, and move that queue to the end of the order."""
     for queue in order:
         if queues[queue]:
             order.remove(queue)
@@ -109,7 +109,7 @@ def _shards(width: int) -> Choose:
 
 
 def _bulk_in(width: int) -> Choose:
-    """Only the bulk keeps to a few queues; any other task goes to the least loaded of all."""
+    """Return a rule that keeps the bulk on a few queues. Any other task goes to the least loaded of all queues."""
     return lambda user, loads: _shards(width)(user, loads) if user == "bulk" else _least_loaded(user, loads)
 
 
@@ -124,7 +124,7 @@ RULES: dict[str, Choose] = {
 
 
 def table() -> str:
-    """Write the figures as a table."""
+    """Return the simulated waits as a Markdown table."""
     lines = [
         "| rule | others wait, median | 95th percentile | worst | the bulk is done after |",
         "|---|---|---|---|---|",

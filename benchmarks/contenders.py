@@ -1,4 +1,4 @@
-"""Who is measured, and where."""
+"""The task queues that the benchmarks measure, and the stores they use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Contender:
-    """A task queue on a store. ``jobs``: how many last for a few seconds in a drain."""
+    """A task queue on a store. ``jobs``: the number that it drains in a few seconds."""
 
     name: str
     module: str
@@ -36,10 +36,10 @@ PEERS = (
     Contender("taskiq (stream)", "benchmarks.peers.taskiq", "redis", 7_000, "stream"),
     Contender("procrastinate", "benchmarks.peers.procrastinate", "postgres", 2_000),
     Contender("pgqueuer", "benchmarks.peers.pgqueuer", "postgres", 40_000),
-    # With the durability that Headway has on SQLite, and with none.
+    # With the same durability as Headway on SQLite, and without any.
     Contender("huey (sqlite, fsync)", "benchmarks.peers.huey", "sqlite", 5_000, "fsync"),
     Contender("huey (sqlite)", "benchmarks.peers.huey", "sqlite", 10_000),
 )
-# The peers that are the best at something; a quick run measures these.
+# The peers with the best figure for some target. A quick run measures only these.
 STRONG = ("dramatiq", "rq", "huey", "taskiq", "pgqueuer")
 STORES = ("redis", "postgres", "sqlite")

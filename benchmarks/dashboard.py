@@ -1,7 +1,7 @@
 """Measure the dashboard in a real browser: ``python -m benchmarks.dashboard``.
 
-It prints when the first page is painted, without and with a warm cache, and how long the browser's main thread is busy
-at a time while a list of 500 rows changes with every update. Both come from the browser's own trace.
+It prints the time until the first paint, with an empty and with a warm cache. It also prints the lengths of the tasks
+that block the main thread while a list of 500 rows changes with every update. Both come from the browser's own trace.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def busy_while_rows_change(browser: Browser, site: Site) -> tuple[list[float], i
     updates = 0
 
     def change(route: Any) -> None:
-        """Answer with rows of which every one has changed."""
+        """Reply with rows that have all changed since the last reply."""
         nonlocal updates
         updates += 1
         reply = json.loads(route.fetch().text())
@@ -115,7 +115,7 @@ def traced(session: CDPSession, page: Page) -> list[float]:
 
 
 def show(name: str, values: Sequence[float]) -> None:
-    """Print the middle of some measurements, and their range."""
+    """Print the median and the range of some measurements."""
     print(f"{name}: median {statistics.median(values):.0f} ms ({min(values):.0f} to {max(values):.0f})")
 
 

@@ -1,4 +1,4 @@
-"""Whether what waits slows what runs: deep queues against shallow ones, the last tenth of a drain against the first."""
+"""Speed of deep queues beside shallow ones, and of the last tenth of a drain beside the first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.contenders import Contender
 from benchmarks.drain import Meter, drain, timed
 from benchmarks.places import PostgresPlace
 from benchmarks.run import Figures, Run
-from benchmarks.stand import Failed, Stand
+from benchmarks.stand import ContenderError, Stand
 
 SHALLOW = 1_000
 CHUNK = 50_000
@@ -18,7 +18,7 @@ PATIENCE = 180.0  # Seconds for all tenths.
 
 
 def measure_depth(run: Run) -> None:
-    """Hold a queue at a depth by submitting what is done, and drain it meanwhile; the same for both depths."""
+    """Measure a drain at each depth, while the benchmark submits as many jobs as are done."""
     for contender in _ours(run):
         with run.trying(contender, "deep"):
             for name, waiting in (("shallow", SHALLOW), ("deep", run.deep)):
@@ -36,7 +36,7 @@ def measure_depth(run: Run) -> None:
 
 
 def held(stand: Stand, waiting: int, *, seconds: float) -> Figures:
-    """Measure for this long, and submit as many jobs as are done."""
+    """Measure for this many seconds, and submit as many jobs as are done."""
     meter, submitted = Meter(stand), waiting
     while time.perf_counter() - meter.began < seconds:
         if missing := (stand.done() - (submitted - waiting)) // 100 * 100:
@@ -73,13 +73,13 @@ def _tenths(run: Run, stand: Stand, waiting: int) -> tuple[float, float]:
         costs = f"worker {found['worker_us']:.1f} µs, store {found['store_us']:.1f} µs a job"
         run.say(f"  tenth {tenth}: {found['per_second']:,.0f}/s, {costs}")
         if stand.done() < waiting * tenth // 10:
-            raise Failed(f"{stand.done():,} of {waiting:,} jobs were done within {PATIENCE:.0f} s")
+            raise ContenderError(f"{stand.done():,} of {waiting:,} jobs were done within {PATIENCE:.0f} s")
     return rates[0], rates[-1]
 
 
 @contextlib.contextmanager
 def _idle_transaction(stand: Stand) -> Iterator[None]:
-    """Hold a transaction open that keeps every row deleted meanwhile from being cleaned away."""
+    """Hold a transaction open, so that vacuum cannot remove any row that is deleted meanwhile."""
     import psycopg
 
     assert isinstance(stand.place, PostgresPlace)

@@ -1,4 +1,4 @@
-"""What the queue costs in a Django project: submits beside rows, and a worker beside ``headway worker``.
+"""Cost of the queue in a Django project: submits beside rows, and a worker beside ``headway worker``.
 
     python -m benchmarks.django                  # SQLite and a PostgreSQL of its own, about two minutes
     python -m benchmarks.django --jobs 2000 --databases sqlite
@@ -30,13 +30,13 @@ from benchmarks.machine import describe
 from benchmarks.places import PostgresPlace
 
 SLOTS = 100
-PATIENCE = 120.0  # Seconds until a worker that ends too little is given up.
+PATIENCE = 120.0  # Maximum seconds for a worker to end its jobs.
 SHOP = "benchmarks.django_shop"
 Figures = dict[str, float]
 
 
-class Ground:
-    """One database: how Django and Headway are told of it, and how ended jobs are counted."""
+class DjangoDatabase:
+    """One database, with the settings by which Django and Headway use it. It counts ended jobs."""
 
     def __init__(self, name: str, entry: dict[str, Any], address: str, project: str, table: str, own: str) -> None:
         self.name, self._project, self._table, self._own = name, project, table, own
@@ -55,7 +55,7 @@ class Ground:
         return done.stdout
 
     def ended(self, since_at: int, *, own: bool) -> tuple[int, int, int]:
-        """Return how many jobs have ended since a moment, and when the first and the last did, in milliseconds."""
+        """Return how many jobs have ended since a moment, and when the first and the last ended, in milliseconds."""
         table = self._own if own else self._table
         asked = f"SELECT count(*), min(finished_at), max(finished_at) FROM {table} WHERE finished_at >= {since_at}"  # noqa: S608
         with contextlib.closing(self._connect(own)) as connection:
@@ -69,15 +69,17 @@ class Ground:
 
 
 @contextlib.contextmanager
-def grounds(folder: Path, wanted: list[str]) -> Iterator[list[Ground]]:
-    """Make the databases, one for the project and one for the plain worker each."""
-    made: list[Ground] = []
+def open_databases(folder: Path, wanted: list[str]) -> Iterator[list[DjangoDatabase]]:
+    """Yield the databases. Each kind has one for the project and one for the plain worker."""
+    made: list[DjangoDatabase] = []
     with contextlib.ExitStack() as stack:
         if "sqlite" in wanted:
             file = str(folder / "shop.sqlite3")
             options = {"transaction_mode": "IMMEDIATE", "timeout": 20}
             entry: dict[str, Any] = {"ENGINE": "django.db.backends.sqlite3", "NAME": file, "OPTIONS": options}
-            made.append(Ground("sqlite", entry, f"sqlite:///{folder}/plain.db", file, "headway_outcome", "outcome"))
+            made.append(
+                DjangoDatabase("sqlite", entry, f"sqlite:///{folder}/plain.db", file, "headway_outcome", "outcome")
+            )
         if "postgresql" in wanted:
             place = PostgresPlace(folder)
             stack.callback(place.server.stop)
@@ -90,34 +92,36 @@ def grounds(folder: Path, wanted: list[str]) -> Iterator[list[Ground]]:
                 "NAME": project.rpartition("/")[2],
             }
             outcome = "headway.outcome"
-            made.append(Ground("postgresql", entry, plain, project, outcome, outcome))
+            made.append(DjangoDatabase("postgresql", entry, plain, project, outcome, outcome))
         yield made
 
 
-def measure(ground: Ground, *, jobs: int, calls: int, turns: int) -> Figures:
-    """Measure one database."""
-    ground.run("django", "migrate", "-v", "0", "--run-syncdb")
-    ground.run("headway", "migrate")
-    found: Figures = json.loads(ground.run(f"{SHOP}.submitting", "measure", str(calls), str(turns)))
+def measure(database: DjangoDatabase, *, jobs: int, calls: int, turns: int) -> Figures:
+    """Return the figures of one database."""
+    database.run("django", "migrate", "-v", "0", "--run-syncdb")
+    database.run("headway", "migrate")
+    found: Figures = json.loads(database.run(f"{SHOP}.submitting", "measure", str(calls), str(turns)))
     worker = [sys.executable, "-m", "django", "run_ioqueue", "--concurrency", str(SLOTS)]
     plain = [sys.executable, "-m", "headway", "worker", f"{SHOP}.plain:app", "--slots", str(SLOTS)]
-    _drained(ground, worker, own=False, jobs=calls * 2 * (turns + 1))  # What measuring has left.
+    _drained(database, worker, own=False, jobs=calls * 2 * (turns + 1))  # Left by measuring submits.
     for task in ("noop", "thread_noop"):
-        ground.run(f"{SHOP}.submitting", "fill", task, str(jobs))
-        found[f"run_ioqueue {task}"] = _drained(ground, worker, own=False, jobs=jobs)
-        ground.run(f"{SHOP}.plain", task, str(jobs))
-        found[f"headway worker {task}"] = _drained(ground, plain, own=True, jobs=jobs)
+        database.run(f"{SHOP}.submitting", "fill", task, str(jobs))
+        found[f"run_ioqueue {task}"] = _drained(database, worker, own=False, jobs=jobs)
+        database.run(f"{SHOP}.plain", task, str(jobs))
+        found[f"headway worker {task}"] = _drained(database, plain, own=True, jobs=jobs)
     return found
 
 
-def _drained(ground: Ground, command: list[str], *, own: bool, jobs: int) -> float:
-    """Let a worker end all jobs. Gives how many it ended in a second."""
+def _drained(database: DjangoDatabase, command: list[str], *, own: bool, jobs: int) -> float:
+    """Run a worker until it has ended all jobs. Return how many it ended per second."""
     since_at = time.time_ns() // 1_000_000
     with tempfile.TemporaryFile() as said:  # Not a pipe: a worker would wait for a reader.
-        worker = subprocess.Popen([*command, "--log-level", "error"], env=ground.environment, stdout=said, stderr=said)
+        worker = subprocess.Popen(
+            [*command, "--log-level", "error"], env=database.environment, stdout=said, stderr=said
+        )
         try:
             until = time.monotonic() + PATIENCE
-            while (ended := ground.ended(since_at, own=own))[0] < jobs:
+            while (ended := database.ended(since_at, own=own))[0] < jobs:
                 if worker.poll() is not None or time.monotonic() > until:
                     said.seek(0)
                     sys.exit(f"{' '.join(command)} ended {ended[0]} of {jobs}:\n{said.read().decode()}")
@@ -130,7 +134,7 @@ def _drained(ground: Ground, command: list[str], *, own: bool, jobs: int) -> flo
 
 
 def lines(name: str, found: Figures) -> Iterator[str]:
-    """Put the figures of one database into words."""
+    """Return the report on one database as lines of text."""
     for way, title in (("", "alone"), (" within", "within a transaction")):
         submit, create = found[f"submit{way}"], found[f"create{way}"]
         yield f"{name}, {title}: submit {submit:,.0f} µs, create {create:,.0f} µs ({submit / create:.2f} times)"
@@ -150,10 +154,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="headway-django-") as name:
         folder = Path(name)
         folder.chmod(0o755)  # A server may run as another user.
-        with grounds(folder, options.databases) as made:
-            for ground in made:
-                found = measure(ground, jobs=options.jobs, calls=options.calls, turns=options.turns)
-                for line in lines(ground.name, found):
+        with open_databases(folder, options.databases) as made:
+            for database in made:
+                found = measure(database, jobs=options.jobs, calls=options.calls, turns=options.turns)
+                for line in lines(database.name, found):
                     print(line, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""How fast workers run jobs that do nothing, and what such a job costs the worker and the store."""
+"""Speed of workers on jobs that do nothing, and the CPU that such a job costs the worker and the store."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _keep(run: Run, contender: Contender, found: Figures, name: str) -> None:
 
 
 def drain(run: Run, contender: Contender, *, workers: int, slots: int | None = None) -> Figures:
-    """Fill a queue, start workers, and time what they run once all are at work, for some seconds at most."""
+    """Fill a queue, start workers, and measure from the moment that all of them run jobs, for a limited time."""
     jobs = contender.jobs * workers // (4 if run.quick else 1)
     with run.stand(contender) as stand:
         run.note(stand)
@@ -51,14 +51,14 @@ def drain(run: Run, contender: Contender, *, workers: int, slots: int | None = N
         stand.need(stand.all_at_work, "the workers run jobs")
         found = timed(stand, upto=jobs, seconds=3 if run.quick else 5)
         stand.stop_workers()
-        # A PostgreSQL session tells what it did when it ends.
+        # A PostgreSQL session reports its statistics when it ends.
         time.sleep(0.2)
         found["store_ops"] = (stand.place.operations() - operations) / stand.done()
     return found
 
 
 class Meter:
-    """Counts jobs and CPU from its construction on."""
+    """Counts of jobs and CPU since the object was created."""
 
     def __init__(self, stand: Stand) -> None:
         self._stand = stand
@@ -77,14 +77,14 @@ class Meter:
             "jobs": done,
             "worker_us": (sum(map(cpu_seconds, stand.pids)) - self._cpu) / done * 1e6,
             "store_us": store_cpu / done * 1e6,
-            # How much of a core the store used, and of all cores everything did.
+            # The share of one core that the store used, and the share of all cores that all processes used.
             "store_share": store_cpu / lasted,
             "machine_share": (busy_seconds() - self._busy) / lasted / (os.cpu_count() or 1),
         }
 
 
 def timed(stand: Stand, *, upto: int, seconds: float) -> Figures:
-    """Watch the workers until this many jobs are done in all, or for this long."""
+    """Measure until this many jobs are done in total, or for this many seconds."""
     meter = Meter(stand)
     if meter.first >= upto:
         raise RuntimeError("all jobs had run before the measurement began")

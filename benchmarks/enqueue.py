@@ -1,4 +1,4 @@
-"""How fast jobs are submitted: one by one, each waiting for its answer, and by the bulk call."""
+"""Speed of submits: one by one, each waiting for its reply, and by the bulk call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ PART = "enqueue"
 
 
 def measure_enqueue(run: Run) -> None:
-    """Go round the contenders of a store, three times: such figures move with the state of the machine."""
+    """Measure each contender of a store three times in turn, because its figures drift over time."""
     for store in run.places:
         with run.opened(run.on(store), PART) as stands:
             for stand in stands:

@@ -1,4 +1,4 @@
-"""What estimates cost a server: many open streams on a long line that moves.
+"""Cost of estimates to a server: many open streams on a long queue that moves.
 
     python -m benchmarks.estimates            # on a Valkey of its own, about a minute
     python -m benchmarks.estimates --streams 1000 --waiting 10000
@@ -21,7 +21,7 @@ SLOTS = 8
 
 
 async def fill(server: Serving, waiting: int) -> list[str]:
-    """Let this many jobs wait. Return their ids, in order."""
+    """Submit this many jobs that wait. Return their ids, in order."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     task = {"task_type": "demo.sleep", "parameters": {"seconds": LENGTH}}
     body = json.dumps([task] * 500).encode()
@@ -34,7 +34,7 @@ async def fill(server: Serving, waiting: int) -> list[str]:
 
 
 async def follow(port: int, job_id: str, told: dict[str, list[bytes]]) -> None:
-    """Read what a stream tells until it is cancelled."""
+    """Read a stream until the task is cancelled."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"GET /api/v1/tasks/{job_id}/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
     try:
@@ -59,7 +59,7 @@ async def main() -> None:
         try:
             await ours.ready()
             ids = await fill(ours, asked.waiting)
-            await asyncio.sleep(20)  # Until something was learned.
+            await asyncio.sleep(20)  # The worker needs some runs to learn from.
             before = ours.cpu()
             await asyncio.sleep(asked.seconds)
             idle = (ours.cpu() - before) / asked.seconds

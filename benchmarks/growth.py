@@ -1,4 +1,4 @@
-"""How the CPU of a job grows with what waits, who waits, how many workers there are, and what a store keeps.
+"""Growth of the CPU per job with queue depth, tenants, workers and kept jobs.
 
 A queue is held at a depth while a worker runs no-op jobs: the benchmark submits as many as are done, so the store's
 part includes submits. For worker processes the queue is filled before they start.
@@ -36,7 +36,7 @@ STEPS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "history": ((0, 100_000, 1_000_000), (10_000_000,)),
     "streams": ((0, 500, 2_000), ()),
 }
-# Done jobs with the values of one that a worker has run.
+# Completed jobs with the values of one that a worker has run.
 HISTORY = """
 WITH made AS (
   INSERT INTO headway.job (seq, namespace_id, class_id, submitted_at, timeout_ms, max_retries, job_id, task, payload)
@@ -97,7 +97,7 @@ def _cost(run: Run, store: str, axis: str, step: int) -> Figures:
 
 
 def _by_processes(run: Run, stand: Stand, workers: int, environment: dict[str, str]) -> Figures:
-    """Start all workers before the first job may run: the first would be done before the last has started."""
+    """Start all workers before the first job may run. Otherwise the first worker ends before the last has started."""
     jobs = 50_000 if run.quick else 100_000
     stand.ask("call", name="pause")
     fill(run, stand, jobs)
@@ -152,12 +152,12 @@ async def _follow(port: int, count: int) -> list[asyncio.Task[bool]]:
         ids = [task["task_id"] for task in json.loads(answer)["tasks"]]
         streams += [asyncio.create_task(follow(port, task, socket=number % 2 == 0)) for number, task in enumerate(ids)]
     writer.close()
-    await asyncio.sleep(5)  # What opening them costs is no part of the measurement.
+    await asyncio.sleep(5)  # The measurement excludes the cost of opening the streams.
     return streams
 
 
 def lines(figures: dict[str, dict[str, dict[int, Figures]]], plan_us: dict[int, float]) -> Iterator[str]:
-    """Lay the figures out: CPU µs a job at each step, and how many times that of the first step."""
+    """Return the table: CPU µs per job at each step, and the ratio to the first step."""
     for store, axes in figures.items():
         yield f"{store:<30}{'worker':>8}{'store':>8}{'both':>8}"
         for axis, costs in axes.items():

@@ -1,4 +1,4 @@
-"""What an idle worker costs, and how soon it starts a job that comes in."""
+"""Cost of an idle worker, and its latency when a job arrives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GAP = 0.02
 
 
 def measure_idle(run: Run) -> None:
-    """Go round the contenders of a store, three times, with a worker of one of them at a time."""
+    """Measure each contender of a store three times, in turn, with one worker running at a time."""
     rounds = 1 if run.quick else 3
     for store in run.places:
         for number in range(rounds):
@@ -40,7 +40,7 @@ def _warm(stand: Stand) -> None:
 
 
 def _idle(run: Run, contender: Contender, stand: Stand, seconds: float) -> None:
-    time.sleep(20)  # What the last jobs left to do and to tell, and what PostgreSQL counts ten seconds late.
+    time.sleep(20)  # The workers still report the last jobs, and PostgreSQL counts up to ten seconds late.
     [pid] = stand.pids
     cpu, operations, requests = cpu_seconds(pid), stand.place.operations(), stand.place.requests()
     time.sleep(seconds)

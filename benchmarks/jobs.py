@@ -1,4 +1,4 @@
-"""What the measured jobs do, the same for every contender: they count themselves in shared memory, 0.2 µs each."""
+"""The measured jobs, the same for every contender. They count themselves in shared memory, which takes 0.2 µs each."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def async_nap() -> None:
 
 
 def stamp(sent_ns: int) -> None:
-    """Note how long after its submission the job began."""
+    """Record how long after its submission the job began."""
     late = time.time_ns() - sent_ns
     global _stamps
     if _stamps is None:
@@ -65,7 +65,7 @@ def _count(began: int = 0) -> None:
 
 
 def _open() -> Any:
-    """Write this process's own numbers into a file that the benchmark reads."""
+    """Open a file for this process's own counters, which the benchmark reads."""
     global _numbers
     with _lock:
         if _numbers is None:

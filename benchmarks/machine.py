@@ -1,4 +1,4 @@
-"""CPU time and memory of processes, and how fast this machine is just now."""
+"""CPU time and memory of processes, and the current speed of this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process and of everything it started, ended or not."""
+    """Return the user and system time of a process and of all its descendants, ended ones included."""
     total = 0.0
     for process in tree(pid):
         with contextlib.suppress(OSError):
@@ -24,7 +24,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def exact_cpu_seconds(pid: int, *, alone: bool = False) -> float:
-    """CPU time to the nanosecond of a process and its descendants, without threads and processes that have ended.
+    """Return the CPU time to the nanosecond of a process and its descendants, without ended threads and processes.
 
     ``alone``: without the descendants.
     """
@@ -38,7 +38,7 @@ def exact_cpu_seconds(pid: int, *, alone: bool = False) -> float:
 
 
 def pss_mib(pid: int) -> float:
-    """Memory of a process and its children, shared pages counted once."""
+    """Return the memory of a process and its children in MiB. Shared pages count once."""
     total = 0
     for process in tree(pid):
         with contextlib.suppress(OSError), open(f"/proc/{process}/smaps_rollup") as file:
@@ -47,7 +47,7 @@ def pss_mib(pid: int) -> float:
 
 
 def tree(pid: int) -> list[int]:
-    """The process and all its descendants that still run."""
+    """Return the process and all its running descendants."""
     found = [pid]
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -58,14 +58,14 @@ def tree(pid: int) -> list[int]:
 
 
 def busy_seconds() -> float:
-    """CPU time that all processes of this machine have used."""
+    """Return the CPU time that all processes of this machine have used."""
     with open("/proc/stat") as file:
         user, nice, system, _, _, irq, soft, *_ = (int(field) for field in file.readline().split()[1:])
     return (user + nice + system + irq + soft) / TICKS
 
 
 def spin_ms() -> float:
-    """Time of a fixed piece of work, best of five: tells runs on a slow moment from those on a fast one."""
+    """Return the time of a fixed piece of work, best of five. It shows whether the machine is slow just now."""
     best = float("inf")
     for _ in range(5):
         began = time.perf_counter()

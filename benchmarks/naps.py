@@ -1,4 +1,4 @@
-"""How well 100 slots are kept busy: 2,000 jobs that sleep for 50 ms take a second at best."""
+"""Utilisation of 100 slots: 2,000 jobs that sleep for 50 ms take a second at best."""
 
 from __future__ import annotations
 

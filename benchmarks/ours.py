@@ -1,4 +1,4 @@
-"""Headway, by the interface of its peers."""
+"""Headway, with the same interface as the peers."""
 
 from __future__ import annotations
 

@@ -32,12 +32,12 @@ AXES = {
 
 
 def begin(part: str) -> str:
-    """Return the mark before a part of the page."""
+    """Return the mark that begins a part of the page."""
     return f"<!-- {part}: written by benchmarks.page -->"
 
 
 def section(figures: dict[str, Any]) -> Iterator[str]:
-    """Build the lines of a run between the two marks."""
+    """Return the lines between the two marks for a run."""
     yield from _machine(figures)
     yield ""
     if growth := figures.get("growth"):
@@ -89,7 +89,7 @@ def _rest(figures: dict[str, Any]) -> Iterator[str]:
 
 
 def _growth(stores: dict[str, dict[str, dict[str, dict[str, Any]]]], plan_us: dict[str, float]) -> Iterator[str]:
-    """Lay out what a job costs at each step of what grows, beside the first step."""
+    """Return the table of a job's cost at each step, beside the first step."""
     yield "| | " + " | ".join(stores) + " |"
     yield "|---|" + "---:|" * len(stores)
     for axis in dict.fromkeys(axis for axes in stores.values() for axis in axes):

@@ -1,4 +1,4 @@
-"""Where jobs are kept: a fresh store for each measurement, and what it has done and spent so far."""
+"""Places for jobs: a fresh store for each measurement, with counts of its work and CPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.servers import Postgres, Valkey
 
 
 class RedisPlace:
-    """A Valkey server of our own, without persistence unless asked."""
+    """A Valkey server of the benchmark's own, without persistence unless requested."""
 
     name = "redis"
 
@@ -23,18 +23,18 @@ class RedisPlace:
         self.version = f"Valkey {self._info('valkey_version')}{', AOF everysec' if aof else ', no persistence'}"
 
     def fresh(self, *, alone: bool = True) -> str:
-        """Return the address, cleared unless others are at work on it: each uses names of its own."""
+        """Return the address. The store is cleared unless contenders share it: each uses names of its own."""
         if alone:
             self.server.ask("FLUSHALL", "SYNC")
         return f"{self.server.url}/0"
 
     def operations(self) -> int:
-        """Commands so far, those inside scripts included, without the ones that ask for this number."""
+        """Return the number of commands so far, with those inside scripts and without those that read this number."""
         self._asked = getattr(self, "_asked", 0) + 1
         return int(self._info("total_commands_processed")) - self._asked
 
     def requests(self) -> int:
-        """Messages read from clients so far: a pipeline or a script call is one."""
+        """Return the number of messages read from clients so far. A pipeline or a script call is one."""
         return int(self._info("total_reads_processed")) - getattr(self, "_asked", 0)
 
     def cpu(self) -> float:
@@ -58,7 +58,7 @@ class RedisPlace:
 
 
 class PostgresPlace:
-    """A PostgreSQL server of our own, fsync on; a database of its own for each measurement."""
+    """A PostgreSQL server of the benchmark's own with fsync on, and a database for each measurement."""
 
     name = "postgres"
 
@@ -77,7 +77,7 @@ class PostgresPlace:
         return f"postgresql://postgres@127.0.0.1:{self.server.port}/{name}"
 
     def operations(self) -> int:
-        """Commits so far. Servers report them up to a second late, or when a session ends."""
+        """Return the number of commits so far. Servers report them up to a second late, or when a session ends."""
         [(commits,)] = self._ask("SELECT sum(xact_commit)::bigint FROM pg_stat_database WHERE datname LIKE 'bench%'")
         return int(commits or 0)
 
@@ -87,7 +87,7 @@ class PostgresPlace:
         return cpu_seconds(self.server.pid)
 
     def settle(self) -> None:
-        """Write what is left to write: it should not be written during what is measured next."""
+        """Write pending changes to disk, so that the next measurement does not include that."""
         self._ask("CHECKPOINT")
 
     def connections(self) -> int:
@@ -114,7 +114,7 @@ class PostgresPlace:
 
 
 class SqlitePlace:
-    """A file for each measurement. There is no server: its work is part of the worker's."""
+    """A file for each measurement. There is no server, so the worker's CPU includes that of the store."""
 
     name = "sqlite"
 
@@ -141,7 +141,7 @@ class SqlitePlace:
     def settle(self) -> None: ...
 
     def size(self, url: str) -> int:
-        """Return the bytes of the file, once everything in its write-ahead log has moved there."""
+        """Return the bytes of the file, after moving everything from its write-ahead log into it."""
         import apsw
 
         path = url.removeprefix("sqlite:///")

@@ -1,4 +1,4 @@
-"""What the policy costs: a plan against the number of classes; submit and claim against tenants, limits and depth."""
+"""Cost of the policy: a plan by the number of classes; submit and claim by tenants, limits and depth."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _numbers = count(1)
 
 
 def plan_cost(classes: int, *, fair: bool = False, free: int = 5) -> float:
-    """Return the microseconds that a plan over this many classes takes, all with waiting jobs and overdue lanes."""
+    """Return the microseconds that a plan over this many classes takes. All have waiting jobs and overdue lanes."""
     views = tuple(
         ClassView(ClassKey(LANES[n % 3], () if n < 3 else (f"need-{n}",)), 10, NOW_AT - 1_300_000, n, fair)
         for n in range(classes)
@@ -53,7 +53,7 @@ async def store_cost(
     limits: Callable[[int], tuple[str, ...]] = lambda _: (),
     measured: int = 10_000,
 ) -> Figures:
-    """Return the CPU microseconds a job that submit, and claim with finish, cost behind this many waiting jobs."""
+    """Return the CPU µs per job of a submit, and of a claim with a finish, behind this many waiting jobs."""
     store = make_store(path, "default", clock=lambda: time.time_ns() // 1_000_000, synchronous="OFF")
     await store.open()
     if rules is not None:
@@ -99,7 +99,7 @@ def _jobs(tenants: int, limits: Callable[[int], tuple[str, ...]]) -> Iterator[Ne
 
 
 async def measure_policy(folder: Path, *, deep: int, tenants: int) -> Figures:
-    """Measure all of it."""
+    """Return all figures of the policy."""
     wide = LimitRule(concurrency=1_000_000, by="account_id")
     cases: dict[str, dict[str, Any]] = {
         "10,000 waiting": {"waiting": 10_000},
@@ -139,7 +139,7 @@ async def measure_policy(folder: Path, *, deep: int, tenants: int) -> Figures:
 
 
 def lines(figures: Figures) -> list[str]:
-    """Lay the figures out, each beside that of the plain store."""
+    """Return the table: each figure beside that of the plain store."""
     found = [f"{'plan, ' + name:<56}{cost:>8.1f} µs" for name, cost in figures["plan_us"].items()]
     plain = figures["store"]["10,000 waiting"]
     for name, row in figures["store"].items():

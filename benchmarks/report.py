@@ -1,4 +1,4 @@
-"""What a run found, laid out: one table of contenders, what they were set to, the limits, and the verdicts."""
+"""The report of a run: a table of contenders with their configuration, the limits, and the verdicts."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _failures(rows: dict[str, Row]) -> Iterator[str]:
 
 
 def _ours(rows: dict[str, Row]) -> Iterator[str]:
-    """Return what only Headway was measured for."""
+    """Return the figures that are measured only for Headway."""
     titles = {
         "5 slots/s": "default",
         "worker µs": "default_worker_us",

@@ -1,4 +1,4 @@
-"""One run of the benchmarks: what was asked for, the stores, and the figures so far."""
+"""One run of the benchmarks: its options, its stores, and the figures so far."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Best = Callable[[float, float], float]
 
 @dataclass
 class Run:
-    """Figures of a contender are one flat row; of several rounds the best is kept, for everybody alike."""
+    """Figures of a run. A contender has one flat row, which keeps the best of several rounds."""
 
     folder: Path
     places: dict[str, Place]
@@ -49,7 +49,7 @@ class Run:
 
     @contextlib.contextmanager
     def trying(self, contender: Contender, part: str) -> Iterator[None]:
-        """Report a failure in the row of the contender, and go on."""
+        """Record a failure in the row of the contender, and continue."""
         self.say(f"{part}: {contender.name}")
         try:
             yield
@@ -62,7 +62,7 @@ class Run:
         self.say(f"{part}: {contender.name} failed: {reason[:300]}")
 
     def opened(self, contenders: list[Contender], part: str) -> contextlib.AbstractContextManager[list[Stand]]:
-        """Return a stand for each, leaving out those that fail."""
+        """Open a stand for each contender, without those that fail."""
         made = [self.stand(contender, alone=number == 0) for number, contender in enumerate(contenders)]
         return stands(made, lambda stand, problem: self.fail(stand.contender, part, problem))
 
@@ -71,7 +71,7 @@ class Run:
         row[name] = best(row[name], value) if name in row else value
 
     def out_of_the_running(self, contender: Contender, figure: str, *, less: bool = False) -> bool:
-        """Return whether another round could not matter: a peer three times worse than the best on its store."""
+        """Return whether a peer is three times worse than the best on its store, so that more rounds are useless."""
         peers = [row for row in self.rows.values() if row["store"] == contender.store and not row["ours"]]
         found = [row[figure] for row in peers if figure in row]
         mine = self.rows[contender.name].get(figure)
@@ -80,7 +80,7 @@ class Run:
         return bool(mine > 3 * min(found) if less else mine * 3 < max(found))
 
     def note(self, stand: Stand) -> None:
-        """Keep how the contender was set up."""
+        """Record the configuration and versions of the contender."""
         facts = {name: stand.facts[name] for name in ("configuration", "versions")}
         self.rows[stand.contender.name].update(facts)
 

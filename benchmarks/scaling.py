@@ -34,9 +34,9 @@ IDLE_WORKERS, IDLE_SECONDS = 4, 20.0
 
 @dataclass(frozen=True)
 class Costs:
-    """CPU microseconds of the server for a call, for each job in it, and for an idle worker each second.
+    """CPU microseconds that the server uses for a call, for each job in it, and for an idle worker per second.
 
-    ``connections``: of one worker process. ``cores``: how many the server can use.
+    ``connections``: the number for one worker process. ``cores``: the number that the server can use.
     """
 
     call_us: float
@@ -55,7 +55,7 @@ MEASURED = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """Jobs a second, the busy part of the server, milliseconds of an exchange (p99), the filled part of the slots."""
+    """Jobs per second, busy share of the server, milliseconds of an exchange (p99), and filled share of the slots."""
 
     per_second: float
     busy: float
@@ -66,11 +66,11 @@ class Outcome:
 def simulate(
     costs: Costs, *, workers: int, job_seconds: float, slots: int = 5, until: float = 10.0, seed: int = 7
 ) -> Outcome:
-    """Run all workers for some seconds. The first half fills the queues and does not count."""
+    """Simulate all workers for some seconds. The first half fills the queues and does not count."""
     chance = random.Random(seed)
     cores = [0.0] * costs.cores
     ended, asking = [0] * workers, [False] * workers
-    # When, which worker, and what: 0 a job ends, -1 a heartbeat, else how many jobs an answer brings.
+    # Time, worker, and kind: 0 is the end of a job, -1 a heartbeat, and above 0 the number of jobs in a reply.
     events = [(chance.expovariate(1 / job_seconds), worker, 0) for worker in range(workers) for _ in range(slots)]
     events += [(chance.uniform(0, HEARTBEAT), worker, -1) for worker in range(workers)]
     heapq.heapify(events)
@@ -132,7 +132,7 @@ def report(measured: dict[str, Costs]) -> Iterator[str]:
 
 
 def measure(place: RedisPlace | PostgresPlace, folder: Path, cores: int) -> Costs:
-    """Fit what a call and a job cost to drains with few and with many slots, and watch idle workers."""
+    """Fit the cost of a call and a job to drains with few and with many slots, and measure idle workers."""
     drains = [_drain(place, folder / f"{place.name}-{slots}", slots) for slots in (1, 5, 20, 100)]
     # Least squares for: store_us = job_us + call_us * calls.
     mean_calls = sum(calls for calls, _ in drains) / len(drains)
@@ -148,7 +148,7 @@ def _stand(place: RedisPlace | PostgresPlace, folder: Path) -> Stand:
 
 
 def _drain(place: RedisPlace | PostgresPlace, folder: Path, slots: int) -> tuple[float, float]:
-    """Return the calls and the server's microseconds for a job."""
+    """Return the number of calls and the server's microseconds per job."""
     jobs = JOBS if slots > 1 else JOBS // 5
     with _stand(place, folder) as stand:
         stand.ask("fill", count=jobs)
@@ -158,20 +158,20 @@ def _drain(place: RedisPlace | PostgresPlace, folder: Path, slots: int) -> tuple
         stand.need(stand.all_at_work, "the worker runs jobs")
         found = timed(stand, upto=jobs, seconds=60)
         stand.stop_workers()
-        time.sleep(0.2)  # A PostgreSQL session tells what it did when it ends.
+        time.sleep(0.2)  # A PostgreSQL session reports its statistics when it ends.
         return (place.requests() - before) / stand.done(), found["store_us"]
 
 
 def _idle(place: RedisPlace | PostgresPlace, folder: Path) -> tuple[float, float]:
-    """Return the server's microseconds a second, and the connections, of an idle worker."""
+    """Return an idle worker's connections and the server's microseconds per second."""
     with _stand(place, folder) as stand:
         time.sleep(2)
         alone, before = place.connections(), exact_cpu_seconds(place.server.pid)
         time.sleep(IDLE_SECONDS)
-        unused = exact_cpu_seconds(place.server.pid) - before  # What the server does without workers.
+        unused = exact_cpu_seconds(place.server.pid) - before  # The CPU that the server uses without workers.
         for _ in range(IDLE_WORKERS):
             stand.start_worker("idle", HEADWAY_LOG_LEVEL="warning")
-        time.sleep(10)  # Workers tell more just after they have started.
+        time.sleep(10)  # Workers send more requests just after they have started.
         before = exact_cpu_seconds(place.server.pid)
         time.sleep(IDLE_SECONDS)
         spent = exact_cpu_seconds(place.server.pid) - before - unused

@@ -1,4 +1,4 @@
-"""What the HTTP interface costs: submits beside a bare route that only echoes, and many open streams.
+"""Cost of the HTTP interface: submits beside a bare route that only echoes, and many open streams.
 
     python -m benchmarks.service            # on a Valkey of its own, about two minutes
     python -m benchmarks.service --streams 2000
@@ -47,7 +47,7 @@ ONE, BULK = json.dumps(TASK).encode(), json.dumps([TASK] * 100).encode()
 
 
 class Serving:
-    """A server in a process of its own."""
+    """A server in its own process."""
 
     def __init__(self, words: list[str], folder: Path, port: int, **variables: str) -> None:
         self.port = port
@@ -56,12 +56,12 @@ class Serving:
         )
 
     def cpu(self) -> float:
-        """Return the CPU seconds it has used."""
+        """Return the CPU seconds that the server has used."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
 
     def memory(self) -> float:
-        """Return its own memory in MiB."""
+        """Return the server's own memory in MiB."""
         text = Path(f"/proc/{self._process.pid}/smaps_rollup").read_text()
         return int(text.partition("Pss:")[2].split()[0]) / 1_024
 
@@ -92,7 +92,7 @@ async def request(
 async def load(
     server: Serving, path: str, body: bytes, *, connections: int, seconds: float
 ) -> tuple[float, list[float]]:
-    """Post the same body again and again. Gives the server's CPU µs a request, and how long each took."""
+    """Post the same body repeatedly. Return the server's CPU µs per request, and how long each request took."""
     took: list[float] = []
     until = time.monotonic() + seconds
 
@@ -134,7 +134,7 @@ async def measure_submits(bare: Serving, ours: Serving, *, rounds: int, seconds:
 
 
 async def measure_streams(ours: Serving, count: int) -> None:
-    """Open streams, half of them WebSockets, on jobs that wait; then end the jobs: each must be told."""
+    """Open streams on waiting jobs, half of them WebSockets. Cancel the jobs and count the streams that report it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", ours.port)
     ids: list[str] = []
     body = json.dumps([{"task_type": "bench.nobody", "parameters": {}}] * 500).encode()
@@ -158,7 +158,7 @@ async def measure_streams(ours: Serving, count: int) -> None:
 
 
 async def follow(port: int, job_id: str, *, socket: bool) -> bool:
-    """Read a stream to its end. Gives whether it told of the job's."""
+    """Read a stream to its end. Return whether it reported that its job was cancelled."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     path = f"/api/v1/tasks/{job_id}/{'stream' if socket else 'events'}"
     upgrade = (

@@ -1,4 +1,4 @@
-"""How fast the simulator replays jobs: mixed lanes, tenants and bursts, on one core.
+"""Speed of the simulator when it replays mixed lanes, tenants and bursts, on one core.
 
 python -m benchmarks.simulate                  # 100,000 jobs, about five seconds
 python -m benchmarks.simulate --jobs 1000000   # a large day
@@ -25,7 +25,7 @@ TENANTS = 20
 
 
 def workload(count: int, slots: int, seed: int = 1) -> list[SimulatedJob]:
-    """Make jobs that keep the slots busy for most of the time."""
+    """Return jobs that keep the slots busy for most of the time."""
     chance = random.Random(seed)
     mean = sum(part * seconds for _, part, seconds in MIX.values())
     span_ms = 1_000 * count * mean / (slots * LOAD)
@@ -41,7 +41,7 @@ def workload(count: int, slots: int, seed: int = 1) -> list[SimulatedJob]:
 
 
 def measure(count: int, slots: int = 16, workers: int = 2) -> dict[str, Any]:
-    """Return jobs replayed in a second of CPU."""
+    """Return the jobs replayed per second of CPU."""
     jobs = workload(count, slots * workers)
     began = time.process_time()
     outcome = replay(jobs, BUILT_IN, same_workers(slots, workers))

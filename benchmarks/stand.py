@@ -25,12 +25,12 @@ PEERS_ENVIRONMENT = ROOT / ".venv-peers"
 PATIENCE = 60.0
 
 
-class Failed(Exception):
-    """A contender did not do what was asked."""
+class ContenderError(Exception):
+    """An operation of a contender failed or took too long."""
 
 
 class Stand:
-    """Use with ``with``. Every wait has an end, and whatever was started is ended."""
+    """A contender under measurement. Use with ``with``, which ends its processes. Every wait is bounded."""
 
     def __init__(self, contender: Contender, place: Place, folder: Path, *, alone: bool = True) -> None:
         self.contender = contender
@@ -66,7 +66,7 @@ class Stand:
     # ------------------------------------------------------------------ submitting
 
     def ask(self, do: str, *, patience: float = PATIENCE, **facts: Any) -> dict[str, float]:
-        """Have the submitter do something, and give what it took: ``seconds`` and ``cpu_seconds``."""
+        """Send a command to the submitter, and return its reply with ``seconds`` and ``cpu_seconds``."""
         assert self._submitter.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._submitter.stdin.write(json.dumps({"do": do, **facts}).encode() + b"\n")
@@ -78,13 +78,13 @@ class Stand:
         assert out is not None
         ready, _, _ = select.select([out], [], [], patience)
         if not ready:
-            raise Failed(f"the submitter did not answer within {patience:.0f} s")
+            raise ContenderError(f"the submitter did not answer within {patience:.0f} s")
         line = out.readline()
         if not line:
-            raise Failed(f"the submitter ended: {self._last_words('submitter')}")
+            raise ContenderError(f"the submitter ended: {self._last_words('submitter')}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            raise Failed(answer["error"])
+            raise ContenderError(answer["error"])
         return answer
 
     # ------------------------------------------------------------------ working
@@ -108,7 +108,7 @@ class Stand:
         return [worker.pid for worker in self._workers]
 
     def done(self) -> int:
-        """Jobs that have run so far."""
+        """Return the number of jobs that have run so far."""
         return sum(done for done, _, _ in self._numbers().values())
 
     def all_at_work(self) -> bool:
@@ -117,23 +117,23 @@ class Stand:
         return all(counted & set(tree(pid)) for pid in self.pids)
 
     def nap_seconds(self) -> float:
-        """Time from the start of the first nap to the end of the last."""
+        """Return the time from the start of the first nap to the end of the last."""
         numbers = [number for number in self._numbers().values() if number[1]]
         return (max(last for _, _, last in numbers) - min(first for _, first, _ in numbers)) / 1e9
 
     def stamps(self) -> list[float]:
-        """Milliseconds from submission to start of each stamped job, and forget them."""
+        """Return the milliseconds from submission to start of each stamped job, and forget them."""
         late = memoryview(self._stamps.read_bytes()).cast("q").tolist()
         os.truncate(self._stamps, 0)
         return [nanoseconds / 1e6 for nanoseconds in late]
 
     def wait(self, what: Callable[[], bool], patience: float, *, every: float = 0.01) -> bool:
-        """Wait until a condition holds, at most this long. Raises ``Failed`` if a worker has ended."""
+        """Wait until a condition holds, at most this long. Raises ``ContenderError`` if a worker has ended."""
         deadline = time.monotonic() + patience
         while not what():
             for number, worker in enumerate(self._workers):
                 if worker.poll() is not None:
-                    raise Failed(f"a worker ended: {self._last_words(f'worker-{number}')}")
+                    raise ContenderError(f"a worker ended: {self._last_words(f'worker-{number}')}")
             if time.monotonic() > deadline:
                 return False
             time.sleep(every)
@@ -141,7 +141,7 @@ class Stand:
 
     def need(self, what: Callable[[], bool], title: str, patience: float = 30.0) -> None:
         if not self.wait(what, patience):
-            raise Failed(f"{title}: not within {patience:.0f} s; {self._last_words('worker-0')}")
+            raise ContenderError(f"{title}: not within {patience:.0f} s; {self._last_words('worker-0')}")
 
     def _numbers(self) -> dict[int, tuple[int, int, int]]:
         found = {}
@@ -158,7 +158,7 @@ class Stand:
     ) -> subprocess.Popen[bytes]:
         python = sys.executable if self.contender.ours else str(PEERS_ENVIRONMENT / "bin" / "python")
         if not Path(python).exists():
-            raise Failed("the peers are not installed; make bench does that")
+            raise ContenderError("the peers are not installed; make bench does that")
         own_packages = PEERS_ENVIRONMENT / self.contender.name
         environment = dict(os.environ) | extra | {
             "BENCH_STORE": self.url,
@@ -184,7 +184,7 @@ class Stand:
 
 
 def _end(process: subprocess.Popen[bytes], patience: float) -> None:
-    """Let a process end by itself, then end it and everything it started."""
+    """Wait for a process to exit by itself, then kill it and its descendants."""
     if process.stdin is not None:
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
@@ -199,7 +199,7 @@ def _end(process: subprocess.Popen[bytes], patience: float) -> None:
 
 @contextlib.contextmanager
 def stands(made: list[Stand], failed: Callable[[Stand, Exception], None]) -> Iterator[list[Stand]]:
-    """Open several at once; one that fails is reported and left out."""
+    """Open several stands at once. A stand that fails is reported and left out."""
     with contextlib.ExitStack() as stack:
         opened = []
         for stand in made:

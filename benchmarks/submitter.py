@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks.jobs import TEXT
 
-BATCH = 5_000  # Jobs that a bulk call is given.
+BATCH = 5_000  # Jobs in one bulk call.
 AT_ONCE = 50
 
 
@@ -48,7 +48,7 @@ class Submitter:
         }
 
     async def one_by_one(self, count: int) -> None:
-        """Submit, each when the one before is answered."""
+        """Submit jobs one by one, each after the reply to the one before."""
         submit = self._module.submit
         if self._waits:
             for number in range(count):
@@ -58,7 +58,7 @@ class Submitter:
                 submit("noop", number, TEXT)
 
     async def together(self, count: int) -> None:
-        """Submit from as many callers at once."""
+        """Submit jobs from this many concurrent callers."""
         submit = getattr(self._module, "submit_async", self._module.submit)
         await asyncio.gather(*(submit("noop", number, TEXT) for number in range(count)))
 
@@ -68,7 +68,7 @@ class Submitter:
             await _maybe(self._module.submit_many(batch))
 
     async def fill(self, count: int, text: str = TEXT) -> None:
-        """Submit no-ops by whatever way is quick."""
+        """Submit no-ops by the bulk call if there is one."""
         if hasattr(self._module, "submit_many"):
             await self.bulk(count, text)
         else:
@@ -78,7 +78,7 @@ class Submitter:
         await self._many("nap", lambda _: (), count)
 
     async def stamps(self, count: int, gap: float) -> None:
-        """Submit at an even pace, each with the moment at which its submission began."""
+        """Submit at an even pace. Each job carries the moment at which its submission began."""
         due = time.perf_counter()
         for _ in range(count):
             await _maybe(self._module.submit("stamp", time.time_ns()))
@@ -86,7 +86,7 @@ class Submitter:
             await asyncio.sleep(due - time.perf_counter())
 
     async def call(self, name: str, **arguments: Any) -> None:
-        """Do something that only this contender can."""
+        """Call a function that only this contender has."""
         await _maybe(getattr(self._module, name)(**arguments))
 
     async def _many(self, task: str, arguments: Callable[[int], tuple[Any, ...]], count: int) -> None:
@@ -130,13 +130,13 @@ async def serve(name: str, answers: Any) -> None:
 
 
 def main() -> None:
-    # Answers keep the real standard output to themselves; what libraries print goes to the log.
+    # Only replies go to the real standard output. Output of libraries goes to the log.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     import uvloop
 
     uvloop.run(serve(sys.argv[1], answers))
-    # Some clients keep threads that would hold the process up.
+    # Threads of some clients would keep the process from exiting.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""The targets, and what a run says about each: reached, missed, or not measured."""
+"""The targets, and the verdict of a run on each: reached, missed, or not measured."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from benchmarks.features.table import FEATURES
 
 Rows = dict[str, dict[str, Any]]
 
-ENOUGH = 0.9  # A store or a machine that is busy for this share has no more to give.
+ENOUGH = 0.9  # From this busy share on, the store or machine is the limit.
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``ratio``: measured against what it is held to, above 1 is better than asked."""
+    """A verdict on one target. ``ratio``: the measured value relative to the target, where more than 1 is better."""
 
     target: str
     asked: str
@@ -28,7 +28,7 @@ class Verdict:
 
 
 def verdicts(rows: Rows, others: dict[str, Any] | None = None) -> list[Verdict]:
-    """Judge the figures of one run. ``others`` are those that belong to no contender."""
+    """Return the verdicts on one run. ``others`` are the figures that belong to no contender."""
     return [*_redis(rows), *_postgres(rows), *_sqlite(rows), *_everywhere(rows), _plan(others or {})]
 
 
@@ -94,13 +94,13 @@ def _peers(rows: Rows, store: str) -> Rows:
 
 
 def best_peer(peers: Rows, figure: str, best: Callable[..., str] = max) -> str | None:
-    """Name the peer with the best figure."""
+    """Return the name of the peer with the best figure."""
     named = [name for name, row in peers.items() if figure in row]
     return best(named, key=lambda name: peers[name][figure]) if named else None
 
 
 def _times(target: str, ours: dict[str, Any], figure: str, peers: Rows, times: float) -> Verdict:
-    """At least this many times the fastest peer."""
+    """Judge whether the figure is at least this many times that of the fastest peer."""
     best = best_peer(peers, figure)
     asked = f"{times:g} × {best or 'the best peer'}"
     if best is None or figure not in ours:
@@ -139,7 +139,7 @@ def _at_least(target: str, ours: dict[str, Any], figure: str, least: float) -> V
 
 
 def _two_workers(target: str, ours: dict[str, Any]) -> Verdict:
-    """Two workers need room to grow into: not if one already keeps the store or the machine busy."""
+    """Judge two workers beside one, unless one already keeps the store or the machine busy."""
     asked = "at least 1.5 ×"
     if "drain" not in ours or "two" not in ours:
         return Verdict(target, asked, "—", None, "not measured")

@@ -1,1 +1,1 @@
-"""A small Django project to measure: a model, a task, and settings that name whatever database is measured."""
+"""A small Django project to measure: a model, a task, and settings for the measured database."""

@@ -1,4 +1,4 @@
-"""A row of about the size of a job's."""
+"""A model whose rows are about as large as those of a job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.db import models
 
 
 class Order(models.Model):
-    """What a view would save instead."""
+    """A row that a view would save instead of a job."""
 
     article = models.CharField(max_length=100)
     state = models.CharField(max_length=20)

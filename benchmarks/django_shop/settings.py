@@ -1,4 +1,4 @@
-"""The settings; the database comes from the variable ``BENCH_DATABASE``."""
+"""The settings. The variable ``BENCH_DATABASE`` names the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a submit costs in a view, beside ``Model.objects.create``: run in a process of its own, prints JSON."""
+"""Measure a submit in a view beside ``Model.objects.create``, in a process of its own, and print JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXT = "x" * 100
 
 
 def measure(count: int, turns: int) -> dict[str, float]:
-    """Return microseconds of one call, the median of some turns, taken by turns so that noise meets all alike."""
+    """Return the microseconds of one call of each kind, as the median of alternating turns."""
     ways: dict[str, Callable[[int], object]] = {
         "submit": lambda number: tasks.noop(number, TEXT),
         "create": lambda number: Order.objects.create(
@@ -48,7 +48,7 @@ def timed(way: Callable[[int], object], count: int) -> float:
 
 
 def fill(task: str, count: int) -> None:
-    """Submit jobs to be drained."""
+    """Submit jobs for a worker to drain."""
     for start in range(0, count, 500):
         with transaction.atomic():
             for number in range(start, min(start + 500, count)):

@@ -1,1 +1,1 @@
-"""What the features of the policy cost a job, beside a plain job in the same run."""
+"""CPU that a job costs with the policy's features, beside a plain job in the same run."""

@@ -1,4 +1,4 @@
-"""Headway with the tasks of one configuration, by the interface of ``benchmarks.ours``."""
+"""Headway with the tasks of one configuration, with the interface of ``benchmarks.ours``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if feature.among:
         if other != chosen:
             _declare(other)
 
-# Each key equally often, in an order that is random and the same in every run.
+# Each key occurs equally often, in a random order that is the same in every run.
 _keys = [f"key-{number % feature.keys}" for number in range(DEEP)]
 random.Random(7).shuffle(_keys)
 keys = itertools.cycle(_keys)
@@ -67,7 +67,7 @@ async def pause() -> None:
 
 
 async def release(workers: int) -> None:
-    """Let jobs run once this many workers are there."""
+    """Start the jobs as soon as this many workers are registered."""
     while len((await app.astats()).workers) < workers:  # noqa: ASYNC110 - workers are other processes
         await asyncio.sleep(0.1)
     await app.aresume()

@@ -11,13 +11,13 @@ from benchmarks.features.table import DEEP, FEATURES
 from benchmarks.run import Figures, Run
 
 MEASURED, QUICK = 24_000, 12_000  # Jobs.
-# A drain is not measured to its end, where a limit that binds would leave most slots empty.
+# The last jobs are not measured: there, a limit would leave most slots empty.
 LEFT = 3_000
 PATIENCE = 60.0  # Seconds for one drain.
 
 
 def measure_features(run: Run) -> None:
-    """Drain each configuration in each round, so that a slow moment of the machine meets all of them alike.
+    """Drain each configuration in each round, so that a slow moment of the machine affects all of them alike.
 
     The figure of a configuration is its cheapest round.
     """
@@ -58,7 +58,7 @@ def _cost(run: Run, contender: Contender) -> Figures:
 
 
 def lines(figures: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """Lay the figures out: CPU µs a job of worker and store, and how many times that of a plain job."""
+    """Return the table: CPU µs per job of worker and store, and the ratio to a plain job."""
     for store, costs in figures.items():
         yield f"{store:<44}{'worker':>8}{'store':>8}{'both':>8}  beside plain jobs"
         for name, cost in costs.items():

@@ -1,4 +1,4 @@
-"""The configurations that are measured, and what each may cost."""
+"""The measured configurations, and the maximum that each may cost."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ RATE = Limit(rate="1000000/s", burst=100_000)
 
 @dataclass(frozen=True)
 class Feature:
-    """Tasks that jobs take turns between, each declared with these options.
+    """The tasks of one configuration. Jobs use them in turn, and each is declared with these options.
 
-    ``keys``: how many values the argument ``key`` has. ``most``: what a job may cost, as a multiple of a job of the
-    configuration ``beside``. ``among``: the tasks of all other configurations are declared too. ``logs``: the worker
-    logs as it does by default.
+    ``keys``: the number of values of the argument ``key``. ``most``: the maximum cost of a job, as a multiple of a job
+    of the configuration ``beside``. ``among``: the app also declares the tasks of all other configurations. ``logs``:
+    the worker logs as it does by default.
     """
 
     title: str
@@ -68,6 +68,6 @@ GROWING: dict[str, Callable[[int], Feature]] = {
 
 
 def feature_of(name: str) -> Feature:
-    """Return the configuration of this name, or of an axis and a number, such as ``tenants=1000``."""
+    """Return the configuration with this name, or for an axis and a number, such as ``tenants=1000``."""
     axis, _, number = name.partition("=")
     return GROWING[axis](int(number)) if number else FEATURES[name]

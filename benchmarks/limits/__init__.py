@@ -1,4 +1,4 @@
-"""What the stores, the disk and Python can do at best on this machine, with nothing of Headway's."""
+"""Upper bounds of this machine: speeds of the stores, the disk and Python without Headway."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.run import Run
 
 
 def measure_limits(run: Run) -> None:
-    """Measure what concerns the stores of this run; all in things a second."""
+    """Measure the bounds that concern the stores of this run, as operations per second."""
     jobs = 10_000 if run.quick else 40_000
     folder = Path(run.folder / "limits")
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""The disk: how often a second it can be made to keep something."""
+"""The disk: the number of durable writes per second."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ CLAIM = """
 
 
 def bare_postgres(place: PostgresPlace, *, jobs: int) -> dict[str, float]:
-    """Return jobs a second, each batch in a transaction of its own."""
+    """Return jobs per second. Each batch is one transaction."""
     import psycopg
 
     url = place.fresh()

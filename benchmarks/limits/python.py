@@ -1,4 +1,4 @@
-"""Bare Python: what an event loop costs."""
+"""Bare Python: the cost of an event loop."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def _naps() -> float:
 
 
 def bare_python() -> dict[str, float]:
-    """Return tasks made and awaited a second, switches between tasks, and naps of tasks that do no more, on uvloop."""
+    """Return per second the tasks made and awaited, switches between tasks, and sleeps of tasks, all on uvloop."""
     import uvloop
 
     return {

@@ -14,7 +14,7 @@ CLAIM = Path(__file__).with_name("claim.lua").read_text()
 
 
 def bare_redis(place: RedisPlace, *, jobs: int) -> dict[str, float]:
-    """Return round trips and jobs a second, by the wall and for each second of the server's CPU."""
+    """Return round trips and jobs, per second of time and per second of the server's CPU."""
     import redis
 
     place.fresh()

@@ -22,7 +22,7 @@ def _open(path: Path) -> apsw.Connection:
 
 
 def bare_sqlite(folder: Path, *, jobs: int = 40_000, batch: int = 100) -> dict[str, float]:
-    """Insert, then claim and finish, by bare batches at synchronous=FULL. Gives jobs a second of each."""
+    """Insert, then claim and finish, in batches at synchronous=FULL. Return jobs per second for each."""
     connection = _open(folder / "bare.db")
     began = time.perf_counter()
     for start in range(0, jobs, batch):

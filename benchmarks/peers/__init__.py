@@ -1,1 +1,1 @@
-"""The task queues that Headway is measured beside, one file each, run from an environment of their own."""
+"""The task queues that Headway is compared with, one file each. They run in an environment of their own."""

@@ -36,6 +36,6 @@ def plain(count: int) -> None:
 
 
 def depends_on(count: int) -> None:
-    """Submit jobs, and one that runs when all of them have completed. Their records stay, since it asks for them."""
+    """Submit jobs, and one that runs when all have completed. RQ reads their records for that, so they are kept."""
     members = [Queue.prepare_data(jobs.noop, (number, TEXT), result_ttl=500) for number in range(count - 1)]
     queue.enqueue(jobs.noop, 0, TEXT, result_ttl=500, depends_on=queue.enqueue_many(members))

@@ -1,1 +1,1 @@
-"""What workflows cost: graphs and batches beside plain jobs, and beside the peers that have them."""
+"""Cost of workflows: graphs and batches beside plain jobs, and beside the peers that have them."""

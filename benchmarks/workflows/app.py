@@ -1,4 +1,4 @@
-"""Headway with the graphs that are measured, by the interface of ``benchmarks.ours``."""
+"""Headway with the measured graphs, with the interface of ``benchmarks.ours``."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def fan_in(count: int) -> None:
 
 
 async def fan_out(count: int) -> None:
-    """Submit one job, and all others after it."""
+    """Submit one job, and all others as its dependants."""
     source = await noop.aenqueue(0, TEXT)
     await app.aenqueue_many(noop.call(number, TEXT).after(source) for number in range(1, count))
 

@@ -41,7 +41,7 @@ TITLES = {
 
 
 class VerbTimer:
-    """Runs verbs of a store, and keeps the CPU of the longest. ``server``: the process that does the work, if any."""
+    """A timer around verbs of a store, which records the CPU of the longest. ``server``: its process, if it has one."""
 
     def __init__(self, server: int | None) -> None:
         self._server = server
@@ -51,7 +51,7 @@ class VerbTimer:
         before = self._spent()
         found = await verb
         spent = self._spent()
-        # One process serves a verb. Others of a server write what earlier verbs have left.
+        # One process serves a verb. Other processes of the server do background work for earlier verbs.
         longest = max(seconds - before.get(pid, 0.0) for pid, seconds in spent.items())
         self.verbs[name] = max(longest, self.verbs.get(name, 0.0))
         return found
@@ -70,7 +70,7 @@ Play = Callable[[Store, VerbTimer, int], Awaitable[None]]
 
 
 def longest_verbs(place: Place, count: int) -> dict[str, dict[str, float]]:
-    """Return the CPU milliseconds of the longest verb of each name, by what happens. The best of three runs counts."""
+    """Return the CPU milliseconds of the longest verb in each situation. The best of three runs counts."""
     server = getattr(place, "server", None)
     found: dict[str, dict[str, float]] = {}
     for what, play in PLAYS.items():
@@ -149,7 +149,7 @@ async def _batch(store: Store, count: int) -> BatchId:
 
 
 async def _settle(store: Store, timer: VerbTimer) -> None:
-    """Exchange until nothing is left to settle."""
+    """Call exchange until the store has nothing left to settle."""
     while (await timer("exchange", store.exchange(Exchange(None)))).more:
         pass
 

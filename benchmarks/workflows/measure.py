@@ -18,10 +18,10 @@ SHAPES = {
     "dag": "a random graph",
 }
 JOBS = 10_000  # Jobs of one graph.
-GRAPHS, QUICK = 4, 1  # Graphs that one measurement runs: what a process does once weighs less, and noise too.
+GRAPHS, QUICK = 4, 1  # Graphs per measurement. More graphs reduce noise and the weight of one-time work.
 PATIENCE = 120.0  # Seconds for one graph.
 LEASE_MS = 600_000
-PEERS = {  # Peers with a shape of their own, and how many jobs last for a few seconds there.
+PEERS = {  # Peers that support only one shape, and the number of jobs that take a few seconds.
     "celery": ("benchmarks.peers.celery", "chord", 1_000),
     "dramatiq": ("benchmarks.peers.dramatiq", "group", 2_000),
     "rq": ("benchmarks.peers.rq", "depends_on", 500),
@@ -29,7 +29,7 @@ PEERS = {  # Peers with a shape of their own, and how many jobs last for a few s
 
 
 def measure_workflows(run: Run) -> None:
-    """Run each graph in each round, so that a slow moment of the machine meets all alike. The cheapest round counts."""
+    """Run each graph in each round, so that a slow moment of the machine affects all. The cheapest round counts."""
     found = run.others.setdefault("workflows", {store: {} for store in run.places})
     graphs = QUICK if run.quick else GRAPHS
     for number in range(1 if run.quick else 3):
@@ -53,7 +53,7 @@ def measure_workflows(run: Run) -> None:
 
 
 def _compare(costs: Figures, shape: str, plain: str) -> None:
-    """Note how many times the CPU of a plain job a job of a graph takes."""
+    """Record the ratio of a graph's CPU per job to that of a plain job."""
     if "us" in costs[shape] and "us" in costs[plain]:
         costs[shape]["ratio"] = costs[shape]["us"] / costs[plain]["us"]
 
@@ -85,7 +85,7 @@ def _cost(run: Run, contender: Contender, shape: str, count: int, graphs: int) -
 
 
 def lines(figures: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """Lay the figures out: CPU µs a job of worker and store, and how many times that of a plain job."""
+    """Return the table: CPU µs per job of worker and store, and the ratio to a plain job."""
     for store, costs in figures.items():
         yield f"{store:<34}{'submit':>8}{'worker':>8}{'store':>8}{'both':>8}  beside plain jobs"
         for shape, cost in costs.items():
