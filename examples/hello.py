@@ -1,4 +1,4 @@
-"""Submits a job and runs it, in one file and with no service: python examples/hello.py"""
+"""Submit a job and run it, in one file and without a service: python examples/hello.py"""
 
 from headway import Headway, Worker
 

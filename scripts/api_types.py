@@ -1,6 +1,6 @@
-"""Write TypeScript types of the bodies and replies of the HTTP interface, made of its OpenAPI document.
+"""Write TypeScript types of the bodies and replies of the HTTP interface, from its OpenAPI document.
 
-`python scripts/api_types.py > web/src/api.gen.ts`. The dashboard's types follow the routes in this way.
+`python scripts/api_types.py > web/src/api.gen.ts` keeps the dashboard's types in step with the routes.
 """
 
 import json
@@ -53,7 +53,7 @@ def object_type(schema: dict[str, Any]) -> str:
 
 
 def is_given(name: str, schema: dict[str, Any]) -> bool:
-    """Return whether a member is always there. A reply also has those with a default, unless that is null."""
+    """Return whether a member is always present. In replies, that includes members with a default other than null."""
     return name in schema.get("required", ())
 
 

@@ -61,7 +61,7 @@ def metadata(file: Path) -> bytes:
 
 
 def problems(text: bytes, version: str) -> list[str]:
-    """Return what a package index would refuse or show wrongly."""
+    """Return the problems for which a package index would refuse a file or show it wrongly."""
     try:
         found = Metadata.from_email(text, validate=True)
     except ExceptionGroup as errors:

@@ -60,7 +60,7 @@ def debian_base() -> str:
 
 
 def build(base: str) -> None:
-    """Follow the Dockerfile."""
+    """Build the image from the Dockerfile."""
     print(f"Building {IMAGE} on {base}", flush=True)
     words = ("--format", "docker", "--isolation", "chroot", "--build-arg", f"PYTHON_IMAGE={base}")
     subprocess.run(
@@ -69,7 +69,7 @@ def build(base: str) -> None:
 
 
 class Container:
-    """A container of the image. Each command in it is what ``docker run`` would start."""
+    """A container of the image. It runs each command as ``docker run`` would."""
 
     def __init__(self, data: Path) -> None:
         self.config: dict[str, Any] = json.loads(buildah("inspect", "--type", "image", IMAGE))["Docker"]["config"]
@@ -123,7 +123,7 @@ def stop(process: subprocess.Popen[bytes], name: str) -> None:
 
 
 def expect(what: str, found: object, wanted: object) -> None:
-    """Compare, and end the program on a difference."""
+    """Exit with an error unless two values are equal."""
     if found != wanted:
         raise SystemExit(f"{what} is {found!r}, not {wanted!r}")
     print(f"ok: {what} is {found!r}", flush=True)
@@ -220,7 +220,7 @@ def check_podman(data: Path, version: str) -> None:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """End what is left of a process group."""
+    """Kill the remaining processes of a process group."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

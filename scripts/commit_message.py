@@ -23,7 +23,7 @@ NO_ORDER = re.compile(
 
 
 def problems(message: str) -> list[str]:
-    """Return what is wrong with a message, without the comment lines that git adds to it."""
+    """Return the problems of a message, without the comment lines that git adds to it."""
     written = message.partition("\n# ------------------------ >8")[0]  # `git commit -v` shows the diff below it.
     subject, *rest = [line for line in written.strip().splitlines() if not line.startswith("#")] or [""]
     word = subject.partition(" ")[0]
@@ -44,7 +44,7 @@ def problems(message: str) -> list[str]:
 
 
 def git(*arguments: str, folder: Path = ROOT) -> str | None:
-    """Return what git prints, or None where it fails: there may be no repository, or not the commit asked for."""
+    """Return the output of git, or None if it fails because there is no repository or no such commit."""
     done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
     return done.stdout if done.returncode == 0 else None
 
@@ -69,7 +69,7 @@ def messages(folder: Path = ROOT, base: str = BASE) -> Iterator[tuple[str, str]]
 
 
 def main(files: list[str]) -> int:
-    """Print what is wrong with a message or the history, and return the exit code."""
+    """Print the problems of a message or of the history, and return the exit code."""
     found = [(file, Path(file).read_text(encoding="utf-8")) for file in files] or list(messages())
     wrong = [f"{name}: {problem}" for name, message in found for problem in problems(message)]
     print("\n".join(wrong), end="\n" if wrong else "", file=sys.stderr)

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
-# Programs that download find the certificates by these variables. A machine behind a proxy trusts some of its own.
+# Programs that download read these variables to find certificates. A machine behind a proxy may add its own.
 TRUST = {name: str(CERTIFICATES) for name in ("PIP_CERT", "NODE_EXTRA_CA_CERTS")} if CERTIFICATES.exists() else {}
 SUITE, MIRROR = "bookworm", "http://deb.debian.org/debian"
 PACKAGES = ("ca-certificates", "python3", "python3-venv", "python-is-python3")

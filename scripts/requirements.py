@@ -20,7 +20,7 @@ PAGE = SOURCE.with_suffix(".md")
 
 ID = r"(?:R[1-5]\.\d+|S-\d+|[HIJLNPRSTW]\d{1,2})"
 NAMED = re.compile(rf"(?<![\w.-])({ID})(?: to ({ID}))?(?![\w-]|\.\d)")
-LABEL = re.compile(rf"""[a-z]?["']{{1,3}}{ID}[ ,:]""")  # A string that is only an id may be anything.
+LABEL = re.compile(rf"""[a-z]?["']{{1,3}}{ID}[ ,:]""")  # A string that is only an id may mean something else.
 
 HEAD = """# Requirements
 
@@ -87,7 +87,7 @@ def page() -> str:
 
 
 def answer(places: list[tuple[Path, int]], note: str | None) -> str:
-    """Return the tests of one requirement, or that there are none, with its note."""
+    """Return the tests and the note of one requirement."""
     files = sorted({file.relative_to(ROOT / "tests").as_posix() for file, _ in places})
     tests = ", ".join(f"`{file}`" for file in files) or "**No test names it.**"
     return f"{tests}. {note}" if note and files else f"{tests} {note}" if note else tests

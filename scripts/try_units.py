@@ -54,7 +54,7 @@ ASK = f"import urllib.request as u; print(u.urlopen('{URL}/readyz', timeout=5).s
 
 
 def install(wheel: Path) -> None:
-    """Install Headway, tasks, settings and units, as the page on deployment does."""
+    """Install Headway, tasks, settings and units, as docs/how-to/deploy.md says."""
     inside = ["systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--pipe", "--directory", str(FILES)]
     inside += [f"--bind-ro={wheel.parent}:/wheel", f"--bind-ro={ROOT / 'requirements'}:/requirements"]
     inside += [f"--setenv={name}={value}" for name, value in TRUST.items()]
@@ -72,7 +72,7 @@ def install(wheel: Path) -> None:
         (FILES / folder).mkdir()
     (FILES / "srv/headway/tasks.py").write_text(TASKS)
     for name, lines in (
-        ("headway.env", "HEADWAY_HEARTBEAT=1\nHEADWAY_DEAD_AFTER=5\n"),  # So that a lost job is soon elsewhere.
+        ("headway.env", "HEADWAY_HEARTBEAT=1\nHEADWAY_DEAD_AFTER=5\n"),  # Lost jobs soon return to the queue.
         ("worker-reports.env", "HEADWAY_APP=tasks:app\nHEADWAY_SLOTS=4\n"),
         ("worker-broken.env", "HEADWAY_APP=tasks:app\nHEADWAY_SLOTS=many\n"),
         ("worker-absent.env", "HEADWAY_APP=absent:app\n"),
@@ -155,7 +155,7 @@ def wait_for(what: str, check: Callable[[], bool], seconds: float) -> None:
 
 
 def expect(what: str, found: object, wanted: object) -> None:
-    """Compare, and end the program on a difference."""
+    """Exit with an error unless two values are equal."""
     if found != wanted:
         raise SystemExit(f"{what}: {found!r}, not {wanted!r}")
     print(f"ok: {what}: {found}", flush=True)

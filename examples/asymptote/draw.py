@@ -1,7 +1,7 @@
-"""A drawing program of its own, for machines without any other: a pen that walks, to SVG or PDF.
+"""A small drawing program for machines without any other: it moves a pen, and writes SVG or PDF.
 
-``python draw.py svg drawing.txt`` writes ``drawing.svg``; ``python draw.py talk`` draws what is typed
-and says where the pen is. One command a line; ``#`` begins a comment.
+``python draw.py svg drawing.txt`` writes ``drawing.svg``; ``python draw.py talk`` draws the commands that you type and
+prints the position of the pen. One command a line; ``#`` begins a comment.
 
     size 200 120          the sheet; the pen begins in its middle and looks to the right
     pen teal 2            a colour and a width
@@ -48,17 +48,17 @@ ARGUMENTS = {
 Point = tuple[float, float]
 
 
-class Mistake(Exception):
-    """The drawing cannot be read."""
+class DrawingError(Exception):
+    """A drawing that cannot be read."""
 
 
-class Unfinished(Mistake):
-    """There is more to come."""
+class IncompleteDrawing(DrawingError):
+    """A drawing whose end is missing."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One line of a drawing; ``body`` is what stands between it and its ``end``."""
+    """One line of a drawing. ``body`` holds the lines between it and its ``end``."""
 
     line: int
     word: str
@@ -69,9 +69,9 @@ class Step:
         try:
             value = float(self.values[place])
         except ValueError:
-            raise Mistake(f"line {self.line}: {self.word} wants a number, not {self.values[place]!r}") from None
+            raise DrawingError(f"line {self.line}: {self.word} wants a number, not {self.values[place]!r}") from None
         if not abs(value) <= 1e6:
-            raise Mistake(f"line {self.line}: {self.values[place]} is too much")
+            raise DrawingError(f"line {self.line}: {self.values[place]} is too much")
         return value
 
 
@@ -86,7 +86,7 @@ class Stroke:
 
 @dataclass
 class Sheet:
-    """What has been drawn, and where the pen is."""
+    """The strokes so far, and the position of the pen."""
 
     width: float = 200.0
     height: float = 120.0
@@ -105,7 +105,9 @@ class Sheet:
                     self.width, self.height = max(1.0, step.number()), max(1.0, step.number(1))
                 case "pen":
                     if step.values[0] not in COLOURS:
-                        raise Mistake(f"line {step.line}: colours are {', '.join(COLOURS)}, not {step.values[0]!r}")
+                        raise DrawingError(
+                            f"line {step.line}: colours are {', '.join(COLOURS)}, not {step.values[0]!r}"
+                        )
                     self.colour, self.thickness = COLOURS[step.values[0]], abs(step.number(1))
                 case "forward":
                     before = (self.x, self.y)
@@ -138,7 +140,7 @@ class Sheet:
         last.points += rest
         self.points += 1 + len(rest)
         if self.points > POINTS_MAX:
-            raise Mistake(f"more than {POINTS_MAX:,} points")
+            raise DrawingError(f"more than {POINTS_MAX:,} points")
 
     def _circle(self, radius: float) -> None:
         turns = (math.radians(degrees) for degrees in range(0, 361, 10))
@@ -146,7 +148,7 @@ class Sheet:
 
 
 def read(text: str) -> tuple[Step, ...]:
-    """Read a drawing. Raises ``Mistake`` that names the line."""
+    """Read a drawing. Raises ``DrawingError``, which names the line."""
     open_blocks: list[tuple[Step | None, list[Step]]] = [(None, [])]
     for line, written in enumerate(text.splitlines(), start=1):
         words = re.sub("#.*", "", written).split()
@@ -154,27 +156,27 @@ def read(text: str) -> tuple[Step, ...]:
             continue
         word, values = words[0], tuple(words[1:])
         if word not in ARGUMENTS:
-            raise Mistake(f"line {line}: {word!r} is none of {', '.join(ARGUMENTS)}")
+            raise DrawingError(f"line {line}: {word!r} is none of {', '.join(ARGUMENTS)}")
         if len(values) != ARGUMENTS[word]:
-            raise Mistake(f"line {line}: {word} wants {ARGUMENTS[word]} values, not {len(values)}")
+            raise DrawingError(f"line {line}: {word} wants {ARGUMENTS[word]} values, not {len(values)}")
         step = Step(line, word, values)
         if word in ("repeat", "forever"):
             open_blocks.append((step, []))
         elif word == "end":
             head, body = open_blocks.pop()
             if head is None:
-                raise Mistake(f"line {line}: nothing to end here")
+                raise DrawingError(f"line {line}: nothing to end here")
             open_blocks[-1][1].append(Step(head.line, head.word, head.values, tuple(body)))
         else:
             open_blocks[-1][1].append(step)
     head, steps = open_blocks[-1]
     if head is not None:
-        raise Unfinished(f"line {head.line}: {head.word} has no end")
+        raise IncompleteDrawing(f"line {head.line}: {head.word} has no end")
     return tuple(steps)
 
 
 def svg(sheet: Sheet) -> bytes:
-    """Write the drawing as SVG."""
+    """Return the drawing as SVG."""
     left, top = -sheet.width / 2, -sheet.height / 2
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{left:g} {top:g} {sheet.width:g} {sheet.height:g}" '
@@ -190,7 +192,7 @@ def svg(sheet: Sheet) -> bytes:
 
 
 def pdf(sheet: Sheet) -> bytes:
-    """Write the drawing as PDF: one page, one stream of strokes."""
+    """Return the drawing as PDF: one page, one stream of strokes."""
     drawn = [f"1 0 0 1 {sheet.width / 2:g} {sheet.height / 2:g} cm 1 J 1 j"]
     for stroke in sheet.strokes:
         red, green, blue = (part / 255 for part in stroke.colour)
@@ -215,7 +217,7 @@ def pdf(sheet: Sheet) -> bytes:
 
 
 def talk() -> int:
-    """Draw what is typed, until there is no more."""
+    """Draw the commands that are typed, until the input ends."""
     sheet, typed = Sheet(), ""
     while True:
         try:
@@ -223,9 +225,9 @@ def talk() -> int:
             sheet.run(read(typed))
         except EOFError:
             return 0
-        except Unfinished:
+        except IncompleteDrawing:
             continue
-        except (Mistake, RecursionError) as mistake:
+        except (DrawingError, RecursionError) as mistake:
             print(mistake or "too deep")
         except KeyboardInterrupt:
             print()
@@ -235,7 +237,7 @@ def talk() -> int:
 
 
 def main() -> int:
-    """Draw one file, or what is typed."""
+    """Draw one file, or the commands that are typed."""
     if sys.argv[1:] == ["talk"]:
         return talk()
     kind, name = sys.argv[1:]
@@ -243,7 +245,7 @@ def main() -> int:
     sheet = Sheet()
     try:
         sheet.run(read(source.read_text()))
-    except (Mistake, UnicodeDecodeError, RecursionError) as mistake:
+    except (DrawingError, UnicodeDecodeError, RecursionError) as mistake:
         print(mistake or "too deep", file=sys.stderr)
         return 1
     source.with_suffix(f".{kind}").write_bytes({"svg": svg, "pdf": pdf}[kind](sheet))

@@ -1,4 +1,4 @@
-"""The queue: for every program of this machine a task that draws with it, and a shell of the best one."""
+"""The queue: a task for every drawing program of this machine, and a shell of the best one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ talker = next(program for program in programs if program.prompt)
 
 @queue.task(name="shell", duration="interactive", context=True, priority="normal", timeout=600)
 async def shell(ctx: Context) -> int:
-    """Let a client talk to a program, in a folder that goes with it. Drawings that wait come first."""
+    """Connect a client to a program, in a folder that is removed afterwards. Waiting drawings come first."""
     with TemporaryDirectory(prefix="headway-shell-") as folder:
         quiet = {"TERM": "dumb", "HOME": folder}  # The page shows plain text.
         return await run_in_terminal(ctx, talker.prompt, env=quiet, cwd=folder, cpu=60, memory=2 << 30)

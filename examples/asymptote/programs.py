@@ -1,4 +1,4 @@
-"""The programs that can draw: those that are on this machine, the best first."""
+"""The drawing programs on this machine, the best first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONFINED = ("-safe", "-noglobalwrite", "-noglobalread", "-noV")
 class Program:
     """A program that makes ``drawing.svg`` or ``drawing.pdf`` of a file.
 
-    ``prompt``: how it is started to be talked to, if it can be. ``needs``: other programs that it starts.
+    ``prompt``: the command that starts its shell, if it has one. ``needs``: other programs that it starts.
     """
 
     name: str
@@ -97,6 +97,6 @@ circle 74
 
 
 def programs_here() -> list[Program]:
-    """List the programs of this machine. The last is always there: it comes with the example."""
+    """Return the programs of this machine. The last is part of the example, so it is always there."""
     known = (ASYMPTOTE, GRAPHVIZ, GNUPLOT)
     return [one for one in known if all(map(shutil.which, (one.argv[0], *one.needs)))] + [PEN]

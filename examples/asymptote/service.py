@@ -1,4 +1,4 @@
-"""The web service: a page, what was drawn, and Headway's own interface below /headway."""
+"""The web service: a page, the drawings, and Headway's own interface below /headway."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ app.mount("/headway", headway_api(queue))
 
 @app.get("/programs")
 async def list_programs() -> dict[str, Any]:
-    """List what can draw here, and say who is talked to in the shell."""
+    """Return the drawing programs, and the program of the shell."""
     listed = [{"name": one.name, "title": one.title, "file": one.file, "sample": one.sample} for one in programs]
     return {"programs": listed, "shell": talker.title}
 
 
 @app.get("/drawings/{job_id}/{name}")
 async def get_drawing(job_id: str, name: str, queue: Annotated[Headway, Depends(client_of(queue))]) -> Response:
-    """Return what a job has drawn, for as long as its result is kept."""
+    """Return a file that a job has drawn, for as long as its result is kept."""
     job = queue.job(job_id)
     try:
         result = await job.aresult() if await job.astatus() == State.COMPLETED else {"files": {}}

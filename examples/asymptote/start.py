@@ -1,4 +1,4 @@
-"""Starts the example: the page and a worker with six slots, until Ctrl-C. See ``make example-asymptote``."""
+"""Start the example, the page and a worker with six slots, until Ctrl-C. See ``make example-asymptote``."""
 
 from __future__ import annotations
 

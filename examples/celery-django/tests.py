@@ -13,7 +13,7 @@ PATIENCE = 60
 
 
 class OrderTests(unittest.TestCase):
-    """What the shop promises."""
+    """Tests of everything that the shop promises."""
 
     def test_an_order_is_invoiced_and_mailed(self):
         order, result = place_order("acme")

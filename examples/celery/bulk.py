@@ -1,4 +1,4 @@
-"""Ada wants 1,000 images, and Bob, right behind her, one."""
+"""Ada submits 1,000 images, and Bob submits one right after her."""
 
 from __future__ import annotations
 

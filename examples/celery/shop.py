@@ -16,6 +16,6 @@ install(app, by="user_id")
 
 @app.task  # type: ignore[untyped-decorator,unused-ignore]
 def make_image(user_id: str, number: int) -> None:
-    """Take half a second."""
+    """Sleep for half a second."""
     time.sleep(0.5)
     print(f"{user_id} {number}")

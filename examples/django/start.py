@@ -1,4 +1,4 @@
-"""Starts the example: its database, the page and a worker, until Ctrl-C. See ``make example-django``."""
+"""Start the example, its database, the page and a worker, until Ctrl-C. See ``make example-django``."""
 
 from __future__ import annotations
 

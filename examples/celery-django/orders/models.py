@@ -1,4 +1,4 @@
-"""The orders, and what has become of them."""
+"""The orders and their state."""
 
 from django.db import models
 

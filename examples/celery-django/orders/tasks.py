@@ -8,12 +8,12 @@ from orders.models import Order
 
 
 class PrinterBusy(Exception):
-    """The printer has no time. Later it has."""
+    """The printer is busy for a while."""
 
 
 @shared_task(bind=True, autoretry_for=(PrinterBusy,), retry_backoff=1, retry_jitter=False, max_retries=3)
 def invoice(self, order_id, customer, busy=0):
-    """Write an invoice, after the printer was busy this many times."""
+    """Write an invoice. The printer is busy for the first ``busy`` attempts."""
     Order.objects.filter(pk=order_id).update(attempts=F("attempts") + 1)
     if self.request.retries < busy:
         raise PrinterBusy(f"order {order_id}")
@@ -36,7 +36,7 @@ def count():
 
 
 def place_order(customer, busy=0):
-    """Take an order. Its invoice is written and mailed later."""
+    """Create an order. A chain writes its invoice and mails it later."""
     order = Order.objects.create(customer=customer)
     steps = chain(invoice.s(order.pk, customer, busy=busy), mail.s(order.pk))
     return order, steps.apply_async()

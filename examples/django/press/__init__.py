@@ -1,1 +1,1 @@
-"""A small printing press: a page that submits jobs and shows how they are getting on."""
+"""A small printing press: a page that submits jobs and shows their progress."""

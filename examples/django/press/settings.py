@@ -1,4 +1,4 @@
-"""Settings of the example. The database is the PostgreSQL that the usual PG* variables name, else a file of SQLite."""
+"""Settings of the example. The database is PostgreSQL if the usual PG* variables name a server, else an SQLite file."""
 
 from __future__ import annotations
 

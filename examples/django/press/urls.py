@@ -1,4 +1,4 @@
-"""The page, what it asks for, and the admin."""
+"""The page, the addresses that it calls, and the admin."""
 
 from __future__ import annotations
 

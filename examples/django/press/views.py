@@ -1,4 +1,4 @@
-"""One page: a form that submits jobs, and the latest of them."""
+"""One page: a form that submits jobs, and the latest jobs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def index(request: HttpRequest) -> HttpResponse:
 
 @transaction.atomic
 def order(request: HttpRequest) -> HttpResponse:
-    """Submit a job, with whatever else the request would save: all of it, or nothing."""
+    """Submit a job in the transaction of the request, so that all of the request is saved or nothing."""
     print_book(request.POST["title"][:100], min(200, int(request.POST["pages"])))
     return redirect("index")
 
 
 def jobs(request: HttpRequest) -> JsonResponse:
-    """Show how the latest jobs are getting on."""
+    """Show the progress of the latest jobs."""
     found = IOJob.objects.all()[:20]
     return JsonResponse({"jobs": [_shown(job) for job in found]})
 
