@@ -1,4 +1,4 @@
-"""What the benchmarks say about the targets follows from the figures."""
+"""The verdicts of a benchmark on the targets follow from its figures."""
 
 from typing import Any
 

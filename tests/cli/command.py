@@ -1,4 +1,4 @@
-"""Runs the real command in processes of its own, as a shell would."""
+"""Real ``headway`` commands in their own processes, as a shell starts them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from headway.cli.main import main
 T = TypeVar("T")
 
 
-class Ran(NamedTuple):
-    """What a command printed and how it ended."""
+class CommandResult(NamedTuple):
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -38,13 +38,13 @@ class Ran(NamedTuple):
 
 
 class Cli:
-    """The command line in a folder of its own, untouched by the settings of the developer who runs the tests."""
+    """The command line in a folder of its own, without the settings of the developer who runs the tests."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def run(self, *words: str, code: int | None = 0, **variables: str) -> Ran:
-        """Run a command to its end. ``code`` is the exit code it must have; None: any."""
+    def run(self, *words: str, code: int | None = 0, **variables: str) -> CommandResult:
+        """Run a command to its end. ``code`` is the expected exit code; None accepts any."""
         done = subprocess.run(
             [sys.executable, "-m", "headway", *words],
             cwd=self.folder,
@@ -54,13 +54,13 @@ class Cli:
             timeout=30,
             check=False,
         )
-        ran = Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+        ran = CommandResult(done.returncode, done.stdout.decode(), done.stderr.decode())
         assert code is None or ran.code == code, ran
         assert "Traceback" not in ran.err or code == 3, ran
         return ran
 
-    def call(self, *words: str, code: int = 0, **variables: str) -> Ran:
-        """Call the command's entry point in this process: for the many calls that end before they do anything."""
+    def call(self, *words: str, code: int = 0, **variables: str) -> CommandResult:
+        """Run the command in this process, which is quicker than to start one."""
         before = Path.cwd()
         out, err = io.StringIO(), io.StringIO()
         os.chdir(self.folder)
@@ -71,18 +71,18 @@ class Cli:
                 warnings.catch_warnings(),
                 mock.patch.dict(os.environ, variables),
             ):
-                ran = Ran(main(words), out.getvalue(), err.getvalue())
+                ran = CommandResult(main(words), out.getvalue(), err.getvalue())
         finally:
             os.chdir(before)
         assert ran.code == code, ran
         return ran
 
-    def start(self, *words: str, **variables: str) -> Started:
-        """Start a command that goes on."""
-        return Started(words, self.folder, self.environment(variables))
+    def start(self, *words: str, **variables: str) -> RunningCommand:
+        """Start a command that runs until it is stopped."""
+        return RunningCommand(words, self.folder, self.environment(variables))
 
     def submit(self, *words: str) -> str:
-        """Submit a job; gives its id."""
+        """Submit a job. Return its id."""
         return self.run("submit", *words).out.strip()
 
     def environment(self, variables: dict[str, str]) -> dict[str, str]:
@@ -90,8 +90,8 @@ class Cli:
         return kept | {"COLUMNS": "200", "HEADWAY_PORT": "0"} | variables
 
 
-class Started:
-    """A command under way. Its lines go to files, so that it never waits for a reader."""
+class RunningCommand:
+    """A running command. Its output goes to files, so that it never waits for a reader."""
 
     def __init__(self, words: tuple[str, ...], folder: Path, environment: dict[str, str]) -> None:
         self._log = folder / f"{words[0]}.log"
@@ -120,7 +120,7 @@ class Started:
         return until(look)
 
     def terminate(self) -> int:
-        """Send SIGTERM; gives the exit code."""
+        """Send SIGTERM. Return the exit code."""
         self._process.send_signal(signal.SIGTERM)
         return self.wait()
 
@@ -128,7 +128,7 @@ class Started:
         return self._process.wait(30)
 
     def end(self) -> None:
-        """End it, whatever it does."""
+        """Kill the command if it still runs."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -140,7 +140,7 @@ def _take_terminal() -> None:
 
 
 class Terminal:
-    """A command on a terminal of its own, with a user who reads and presses keys."""
+    """A command on a terminal of its own, and the keys that its user presses."""
 
     def __init__(self, cli: Cli, *words: str) -> None:
         self._ours, theirs = pty.openpty()
@@ -159,7 +159,7 @@ class Terminal:
         self.seen = ""
 
     def read_until(self, text: str) -> None:
-        """Read what is shown until it holds a text."""
+        """Read the terminal until it shows a text."""
         deadline = time.monotonic() + 20
         while text not in self.seen:
             ready, _, _ = select.select([self._ours], [], [], max(0.0, deadline - time.monotonic()))
@@ -173,7 +173,7 @@ class Terminal:
         return self._process.wait(30)
 
     def end(self) -> None:
-        """End it, whatever it does."""
+        """Kill the command if it still runs."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -181,7 +181,7 @@ class Terminal:
 
 
 def until(look: Callable[[], T | None], seconds: float = 60.0) -> T:
-    """Look again and again until there is something to see."""
+    """Call a function until its result is true, and return the result."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if found := look():

@@ -1,4 +1,4 @@
-"""What the tests of the command line share."""
+"""Fixtures of the tests of the command line."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import Cli, Started
-from tests.cli.served import Served, ServerThread
+from tests.cli.command import Cli, RunningCommand
+from tests.cli.served import ServedCli, ServerThread
 
 
 @pytest.fixture
 def cli(tmp_path: Path) -> Cli:
-    """The command line in an empty folder."""
+    """Return the command line in an empty folder."""
     return Cli(tmp_path)
 
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the settings of the developer who runs the tests out of calls in this process."""
+    """Remove the settings of the developer who runs the tests from this process."""
     for name in [name for name in os.environ if name.startswith("HEADWAY_")]:
         monkeypatch.delenv(name)
 
@@ -32,13 +32,13 @@ def live_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def live(live_folder: Path) -> Cli:
-    """The command line in a folder where `headway up` runs; its tests share one worker."""
+    """Return the command line in a folder where `headway up` runs. All tests of the module share its worker."""
     return Cli(live_folder)
 
 
 @pytest.fixture(scope="module")
-def live_up(live: Cli) -> Generator[Started]:
-    """The worker of that folder."""
+def live_up(live: Cli) -> Generator[RunningCommand]:
+    """Start the worker of that folder."""
     started = live.start("up", "--slots", "8", "--log-level", "debug")
     try:
         started.wait_for("worker.up")
@@ -48,12 +48,12 @@ def live_up(live: Cli) -> Generator[Started]:
 
 
 @pytest.fixture
-def served(cli: Cli) -> Iterator[Served]:
-    """The command line beside a server on the same store."""
+def served(cli: Cli) -> Iterator[ServedCli]:
+    """Yield the command line and a server on the same store."""
     cli.call("migrate")
     server = ServerThread(cli.folder)
     server.start()
     try:
-        yield Served(cli, server.url)
+        yield ServedCli(cli, server.url)
     finally:
         server.stop()

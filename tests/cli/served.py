@@ -1,4 +1,4 @@
-"""The command line beside a server: the same commands, over HTTP and with a token."""
+"""The command line with a server: the same commands, over HTTP and with a token."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import pytest
 
 from headway import Headway
 from headway.server.api import headway_api
-from tests.cli.command import Cli, Ran
+from tests.cli.command import Cli, CommandResult
 from tests.server import live
 
 
-class Served(NamedTuple):
-    """The command line in a folder with a store, and a server before that store."""
+class ServedCli(NamedTuple):
+    """The command line in a folder with a store, and a server on that store."""
 
     cli: Cli
     url: str
 
-    def call(self, *words: str, code: int = 0, token: str | None = None) -> Ran:
-        """Call a command that goes through the server."""
+    def call(self, *words: str, code: int = 0, token: str | None = None) -> CommandResult:
+        """Run a command that uses the server."""
         with pytest.MonkeyPatch.context() as patch:
             if token is not None:
                 patch.setenv("HEADWAY_TOKEN", token)
             return self.cli.call(*words, "--server", self.url, code=code)
 
     def submit(self, *words: str) -> str:
-        """Submit a job to the store itself; gives its id."""
+        """Submit a job directly to the store. Return its id."""
         return self.cli.call("submit", *words).out.strip()
 
     def token(self, *scopes: str) -> str:
@@ -38,7 +38,7 @@ class Served(NamedTuple):
 
 
 class ServerThread:
-    """A server on a loop of its own."""
+    """A server in a thread with its own event loop."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

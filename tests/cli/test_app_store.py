@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.command import Cli, Ran
+from tests.cli.command import Cli, CommandResult
 
 SHOP = """
 from headway import Headway
@@ -19,13 +19,13 @@ def pack(order: int) -> None: ...
 
 @pytest.fixture
 def shop(cli: Cli) -> Cli:
-    """A folder with an app that names its store itself, and one job in that store."""
+    """Return a folder with an app that names its store itself, and one job in that store."""
     (cli.folder / "shop.py").write_text(SHOP)
     cli.call("submit", "shop.pack", "order=7", "--app", "shop.py:queue")
     return cli
 
 
-def tasks(ran: Ran) -> list[str]:
+def tasks(ran: CommandResult) -> list[str]:
     return [job["task"] for job in ran.json["items"]]
 
 

@@ -1,4 +1,4 @@
-"""Whatever an operator does at the command line is in the audit, with the user, the machine, before and after."""
+"""The audit records each action of an operator on the command line: user, machine, and values before and after."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.cli.command import Cli
 
 
 def told(cli: Cli) -> list[dict[str, Any]]:
-    """Read the audit, the oldest entry first."""
+    """Return the audit, the oldest entry first."""
     entries: list[dict[str, Any]] = cli.call("token", "audit", "--limit", "1000", "--json").json["items"][::-1]
     return entries
 

@@ -1,4 +1,4 @@
-"""Backups of a store in use, and stores made of them."""
+"""Backups of a store in use, and stores that are restored from them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cli(tmp_path: Path) -> Cli:
 
 
 def in_store(cli: Cli, what: Callable[[Store], Awaitable[None]]) -> None:
-    """Do something with the store in the folder of a command."""
+    """Open the store in the command's folder and pass it to a function."""
 
     async def work() -> None:
         store = open_store(f"sqlite:///{cli.folder}/headway.db")

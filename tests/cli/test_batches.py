@@ -8,15 +8,15 @@ import pytest
 
 from headway import Headway
 from headway.worker.embedded import Worker
-from tests.cli.command import Cli, Ran
-from tests.cli.served import Served
+from tests.cli.command import Cli, CommandResult
+from tests.cli.served import ServedCli
 
-Run = Callable[..., Ran]
+Run = Callable[..., CommandResult]
 
 
 @pytest.fixture(params=["store", "server"])
-def command(request: pytest.FixtureRequest, served: Served) -> Run:
-    """The command line, on the store itself or through its server."""
+def command(request: pytest.FixtureRequest, served: ServedCli) -> Run:
+    """Return the command line, on the store itself or through its server."""
     return served.cli.call if request.param == "store" else served.call
 
 
@@ -53,7 +53,7 @@ def open_batch(cli: Cli, name: str = "open") -> str:
         return batch.__enter__().id
 
 
-def test_batches_are_listed_and_shown(served: Served, command: Run) -> None:
+def test_batches_are_listed_and_shown(served: ServedCli, command: Run) -> None:
     assert command("batches").out == "No batches.\n"
     assert command("batches", "--json").json == {"items": [], "next_cursor": None}
     batch_id, _ = failed_batch(served.cli)
@@ -75,20 +75,20 @@ def test_batches_are_listed_and_shown(served: Served, command: Run) -> None:
         assert text in told
 
 
-def test_a_batch_that_does_not_exist_is_named(served: Served, command: Run) -> None:
+def test_a_batch_that_does_not_exist_is_named(served: ServedCli, command: Run) -> None:
     assert "no batch 0123abcd" in command("batch", "show", "0123abcd", code=1).err
     assert "[batch_not_found]" in command("batch", "cancel", "no/batch", code=1).err
     assert "no batch nowhere" in command("batch", "retry", "nowhere", code=1).err
     assert "did you mean 'failed'" in command("batches", "--status", "faild", code=2).err
 
 
-def test_a_part_of_an_id_that_fits_two_batches_is_refused(served: Served, command: Run) -> None:
+def test_a_part_of_an_id_that_fits_two_batches_is_refused(served: ServedCli, command: Run) -> None:
     first, second = open_batch(served.cli), open_batch(served.cli)
     same = next(first[6 : 6 + size] for size in range(36, 3, -1) if first[6 : 6 + size] == second[6 : 6 + size])
     assert "is the beginning or end of 2 ids" in command("batch", "show", same, code=2).err
 
 
-def test_a_batch_is_cancelled_once(served: Served, command: Run) -> None:
+def test_a_batch_is_cancelled_once(served: ServedCli, command: Run) -> None:
     batch_id = open_batch(served.cli)
     served.cli.call("submit", "demo.sleep", "seconds=1", "--batch", batch_id)
     assert command("batch", "cancel", batch_id).out == f"{batch_id}  cancelled\n"
@@ -100,7 +100,7 @@ def test_a_batch_is_cancelled_once(served: Served, command: Run) -> None:
 
 
 @pytest.mark.parametrize("mode, states", [("failed", ["queued", "cancelled"]), (None, ["queued", "queued"])])
-def test_a_batch_is_retried_by_mode(served: Served, command: Run, mode: str | None, states: list[str]) -> None:
+def test_a_batch_is_retried_by_mode(served: ServedCli, command: Run, mode: str | None, states: list[str]) -> None:
     batch_id, jobs = failed_batch(served.cli)
     words = [] if mode is None else ["--mode", mode]
     assert command("batch", "retry", batch_id, *words).out == f"{batch_id}  1 job queued again\n"
@@ -111,14 +111,14 @@ def test_a_batch_is_retried_by_mode(served: Served, command: Run, mode: str | No
     assert "round" in command("batch", "show", batch_id).out
 
 
-def test_changes_of_batches_are_audited(served: Served) -> None:
+def test_changes_of_batches_are_audited(served: ServedCli) -> None:
     batch_id = open_batch(served.cli)
     served.cli.call("batch", "cancel", batch_id)
     entry = served.cli.call("token", "audit", "--json").json["items"][0]
     assert (entry["what"], entry["target"], entry["who"].startswith("cli:")) == ("batch.cancel", batch_id, True)
 
 
-def test_a_job_is_submitted_after_others_and_shows_what_it_waits_for(served: Served, command: Run) -> None:
+def test_a_job_is_submitted_after_others_and_shows_what_it_waits_for(served: ServedCli, command: Run) -> None:
     first = command("submit", "demo.sleep", "seconds=1").out.strip()
     batch_id = open_batch(served.cli, "rows")
     words = ("--after", f"{first},{batch_id}", "--on-failure", "run", "--batch", open_batch(served.cli, "mine"))
@@ -140,7 +140,7 @@ def test_a_job_is_submitted_after_others_and_shows_what_it_waits_for(served: Ser
     assert (left["sources"], left["left"]) == ([batch_id], 1)
 
 
-def test_what_a_job_cannot_wait_for_is_refused(served: Served, command: Run) -> None:
+def test_what_a_job_cannot_wait_for_is_refused(served: ServedCli, command: Run) -> None:
     absent = "0198c1f2-7a3b-7c4d-8e5f-001122334455"
     assert "[bad_edge]" in command("submit", "demo.sleep", "seconds=1", "--after", absent, code=1).err
     assert "[batch_not_found]" in command("submit", "demo.sleep", "seconds=1", "--batch", absent, code=1).err
@@ -149,7 +149,7 @@ def test_what_a_job_cannot_wait_for_is_refused(served: Served, command: Run) -> 
     assert command("jobs", "--json").json["items"] == []
 
 
-def test_jobs_are_listed_by_why_they_wait(served: Served, command: Run) -> None:
+def test_jobs_are_listed_by_why_they_wait(served: ServedCli, command: Run) -> None:
     with make_app(served.cli) as app:
         add, fail = app.tasks["add"], app.tasks["fail"]
         source = add.enqueue()

@@ -1,4 +1,4 @@
-"""Commands that change all jobs that fit a search, and commands on crons: on a store and through a server."""
+"""Commands that change all jobs that match a search, and commands on crons: on a store and through a server."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 from headway import Headway, Worker
 from headway.security.audit import read_audit
 from headway.stores.open import open_store
-from tests.cli.command import Cli, Ran, until
-from tests.cli.served import Served, ServerThread
+from tests.cli.command import Cli, CommandResult, until
+from tests.cli.served import ServedCli, ServerThread
 
-Call = Callable[..., Ran]
+Call = Callable[..., CommandResult]
 
 
 @pytest.fixture(params=["store", "server"])
 def call(cli: Cli, request: pytest.FixtureRequest) -> Iterator[Call]:
-    """A command on the store, or through a server before it."""
+    """Return a function that runs a command on the store, or through a server."""
     cli.call("migrate")
     if request.param == "store":
         yield cli.call
@@ -26,7 +26,7 @@ def call(cli: Cli, request: pytest.FixtureRequest) -> Iterator[Call]:
     server = ServerThread(cli.folder)
     server.start()
     try:
-        yield Served(cli, server.url).call
+        yield ServedCli(cli, server.url).call
     finally:
         server.stop()
 

@@ -1,4 +1,4 @@
-"""``headway celery``: what an operator sees of a Celery app's queues."""
+"""``headway celery``: an operator's view of the queues of a Celery app."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
 
 @pytest.fixture
 def app(server: Valkey) -> Iterator[Celery]:
-    """An app with three tasks that wait, of two users."""
+    """Yield an app with three waiting tasks of two users."""
     app = make_app(f"{server.url}/0", {"by": "user_id"})
     for user in ("ada", "ada", "bob"):
         app.tasks["project.note"].delay("path", "text", user_id=user)

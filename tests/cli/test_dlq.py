@@ -1,4 +1,4 @@
-"""Choosing dead letters by what they are."""
+"""Selecting dead letters by their properties."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from headway.cli.store_access import whole_ids
 from headway.core.job import JobRecord
 from headway.stores.base import JobQuery, Store
 from headway.stores.open import open_store
-from tests.cli.command import Cli, Ran, until
+from tests.cli.command import Cli, CommandResult, until
 
 
 @pytest.fixture
 def dead(cli: Cli) -> Cli:
-    """A store with four dead letters: two tasks, two errors, two lanes, two tenants."""
+    """Return a command line whose store has four dead letters: two tasks, two errors, two lanes, two tenants."""
     app = Headway(f"sqlite:///{cli.folder}/headway.db")
 
     @app.task(name="mail", max_retries=0)
@@ -36,7 +36,7 @@ def dead(cli: Cli) -> Cli:
     return cli
 
 
-def numbers(ran: Ran) -> list[int]:
+def numbers(ran: CommandResult) -> list[int]:
     return sorted(job["arguments"]["number"] for job in ran.json["items"])
 
 
@@ -82,7 +82,7 @@ def test_a_time_that_cannot_be_read_is_refused(cli: Cli, text: str) -> None:
 
 
 class ShortPages:
-    """A store that gives fewer jobs on a page than it was asked for, as one that is bounded by bytes may."""
+    """A store whose pages hold fewer jobs than requested, as a store may that bounds pages by bytes."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""Commands that say when jobs run: estimates and crons; and completion in a shell."""
+"""Commands that show when jobs run, estimates and crons, and completion in a shell."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from headway.estimates.history import LEARNED, LaneHistory, TaskHistory
 from headway.stores.base import Heartbeat
 from headway.stores.open import open_store
 from tests.cli.command import Cli, until
-from tests.cli.served import Served
+from tests.cli.served import ServedCli
 
 
 def learned(folder: Path) -> None:
-    """Put a busy worker of one slot, and a hundred runs of ten seconds, into the store."""
+    """Write a busy worker with one slot and the history of a hundred runs of ten seconds into the store."""
 
     async def write() -> None:
         store = open_store(f"sqlite:///{folder}/headway.db")
@@ -65,7 +65,7 @@ def test_what_was_learned_becomes_seconds(cli: Cli) -> None:
     assert "4 jobs ahead, learned" in cli.call("status", ids[-1]).out
 
 
-def test_a_dry_run_submits_nothing(served: Served) -> None:
+def test_a_dry_run_submits_nothing(served: ServedCli) -> None:
     cli = served.cli
     ids = [served.submit("demo.sleep", "seconds=10") for _ in range(5)]
     learned(cli.folder)
@@ -96,7 +96,7 @@ def test_a_dry_run_does_not_make_a_store(cli: Cli) -> None:
     assert list(cli.folder.iterdir()) == []
 
 
-def test_a_lane_says_how_many_slots_it_wants(served: Served) -> None:
+def test_a_lane_says_how_many_slots_it_wants(served: ServedCli) -> None:
     cli = served.cli
     assert cli.call("scale", "--lane", "medium", "--within", "30").out.startswith("No slot is wanted: no job of medium")
     for _ in range(9):

@@ -1,4 +1,4 @@
-"""``headway init``: what it writes works as it is, and it overwrites nothing."""
+"""``headway init`` writes a project that works as it is, and overwrites nothing."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Commands against a worker that runs."""
+"""Commands on a store with a running worker."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.cli.command import Cli, Started, until
+from tests.cli.command import Cli, RunningCommand, until
 
 pytestmark = [pytest.mark.xdist_group("cli-live"), pytest.mark.usefixtures("live_up")]
 
@@ -50,7 +50,7 @@ def test_follow_tells_what_happens_until_the_end(live: Cli) -> None:
     assert told.rstrip().endswith("finished  completed")
 
 
-def test_an_executing_job_is_asked_to_stop(live: Cli, live_up: Started) -> None:
+def test_an_executing_job_is_asked_to_stop(live: Cli, live_up: RunningCommand) -> None:
     job_id = live.submit("demo.sleep", "seconds=60", "--priority", "high")
     until(lambda: any(line["event"] == "job.started" and line["job"] == job_id for line in live_up.events()))
     assert "asked to stop" in live.run("cancel", job_id).out

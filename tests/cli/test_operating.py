@@ -1,4 +1,4 @@
-"""Commands on a store that no worker serves."""
+"""Commands on a store without a worker."""
 
 from __future__ import annotations
 

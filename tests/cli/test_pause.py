@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.command import Cli, Started, until
+from tests.cli.command import Cli, RunningCommand, until
 
 NOOP = "demo.noop"
 
@@ -87,7 +87,7 @@ def test_help_tells_what_each_flag_is_for(cli: Cli, command: str) -> None:
 
 @pytest.mark.slow
 def test_a_worker_stops_starting_and_goes_on_at_once(cli: Cli) -> None:
-    started: Started = cli.start("up", "--slots", "2")
+    started: RunningCommand = cli.start("up", "--slots", "2")
     try:
         started.wait_for("worker.up")
         assert cli.run("submit", NOOP, "--wait").code == 0

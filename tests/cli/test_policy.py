@@ -1,4 +1,4 @@
-"""``headway policy``: a file is checked, applied, shown and undone."""
+"""``headway policy`` checks, applies, shows and rolls back a policy file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ priority = "low"
 
 @pytest.fixture
 def stored(cli: Cli) -> Cli:
-    """The command line beside an empty store and a policy file."""
+    """Return the command line with an empty store and a policy file."""
     (cli.folder / "policy.toml").write_text(POLICY)
     cli.call("migrate")
     return cli

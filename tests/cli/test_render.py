@@ -1,4 +1,4 @@
-"""How things look."""
+"""Output of values as text, times and tables."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ from headway.server.uvicorn_server import bind
 from headway.stores.base import Store
 from headway.stores.open import open_store
 from tests.cli.command import Cli
-from tests.cli.served import Served
+from tests.cli.served import ServedCli
 
 
-def test_what_is_looked_at_is_the_same_from_the_server(served: Served) -> None:
+def test_what_is_looked_at_is_the_same_from_the_server(served: ServedCli) -> None:
     cli = served.cli
     ids = [served.submit("demo.sleep", f"seconds={number}", "--tenant", "acme") for number in range(3)]
     cli.call("cancel", ids[0])
@@ -44,11 +44,11 @@ def test_what_is_looked_at_is_the_same_from_the_server(served: Served) -> None:
 
 
 def steady(text: str) -> list[str]:
-    """Leave out what changes from one look to the next."""
+    """Return a reply without the values that change from one read to the next."""
     return [line for line in text.splitlines() if " ms" not in line and " s" not in line and "waited" not in line]
 
 
-def test_what_is_changed_over_the_server_is_changed_in_the_store(served: Served) -> None:
+def test_what_is_changed_over_the_server_is_changed_in_the_store(served: ServedCli) -> None:
     cli = served.cli
     one, two = (served.submit("demo.noop") for _ in range(2))
     assert (
@@ -72,7 +72,7 @@ def test_what_is_changed_over_the_server_is_changed_in_the_store(served: Served)
     assert two in cli.call("jobs", "--status", "queued").out
 
 
-def test_jobs_are_submitted_through_the_server(served: Served) -> None:
+def test_jobs_are_submitted_through_the_server(served: ServedCli) -> None:
     cli = served.cli
     job_id = served.call("submit", "demo.sleep", "seconds=2", "--priority", "high", "--tenant", "acme").out.strip()
     job = cli.call("status", job_id, "--json").json
@@ -88,7 +88,7 @@ def test_jobs_are_submitted_through_the_server(served: Served) -> None:
     assert "did you mean 'high'?" in served.call("submit", "demo.noop", "--priority", "hihg", code=2).err
 
 
-def test_a_text_parameter_takes_what_is_written_through_the_server_too(served: Served) -> None:
+def test_a_text_parameter_takes_what_is_written_through_the_server_too(served: ServedCli) -> None:
     async def publish() -> None:
         store = open_store(f"sqlite:///{served.cli.folder}/headway.db")
         await store.open()
@@ -103,7 +103,7 @@ def test_a_text_parameter_takes_what_is_written_through_the_server_too(served: S
     assert "[bad_arguments]" in served.call("submit", "report", "month=7", "count=many", code=2).err
 
 
-def test_estimates_crons_and_short_ids_work_through_the_server(served: Served) -> None:
+def test_estimates_crons_and_short_ids_work_through_the_server(served: ServedCli) -> None:
     job_id = served.submit("demo.noop")
     assert served.call("estimate", job_id[-8:], "--json", code=1).json["estimate"]["position"] == 0
     assert served.call("status", job_id[-8:], "--json").json["estimate"]["basis"] == "unknown"
@@ -111,7 +111,7 @@ def test_estimates_crons_and_short_ids_work_through_the_server(served: Served) -
 
 
 @pytest.mark.slow
-def test_the_end_of_a_job_is_waited_for_over_the_server(served: Served) -> None:
+def test_the_end_of_a_job_is_waited_for_over_the_server(served: ServedCli) -> None:
     worker = served.cli.start("worker", "headway.demo:app", "--slots", "2")
     try:
         worker.wait_for("worker.up")
@@ -147,7 +147,7 @@ def test_the_end_of_a_job_is_waited_for_over_the_server(served: Served) -> None:
     ],
 )
 def test_a_command_needs_the_scope_of_what_it_does(
-    served: Served, scopes: list[str], words: list[str], allowed: bool | None
+    served: ServedCli, scopes: list[str], words: list[str], allowed: bool | None
 ) -> None:
     # S-3
     token = served.token(*scopes)
@@ -157,7 +157,7 @@ def test_a_command_needs_the_scope_of_what_it_does(
     assert token not in ran.out + ran.err
 
 
-def test_without_a_good_token_nothing_is_told(served: Served) -> None:
+def test_without_a_good_token_nothing_is_told(served: ServedCli) -> None:
     served.token("admin")
     wrong = served.call("jobs", token=f"hw_0123456789_{'x' * 43}", code=1)
     assert "[unauthenticated]" in wrong.err
@@ -166,7 +166,7 @@ def test_without_a_good_token_nothing_is_told(served: Served) -> None:
     assert "[unauthenticated]" in served.call("jobs", code=1).err
 
 
-def test_a_worker_whose_token_is_refused_says_so_in_one_line(served: Served) -> None:
+def test_a_worker_whose_token_is_refused_says_so_in_one_line(served: ServedCli) -> None:
     wrong, narrow = f"hw_0123456789_{'x' * 43}", served.token("read")
     for token, reason in ((wrong, "set HEADWAY_TOKEN"), (narrow, "a token with the scope worker")):
         ran = served.cli.run("worker", "headway.demo:app", "--server", served.url, code=3, HEADWAY_TOKEN=token)
@@ -175,7 +175,7 @@ def test_a_worker_whose_token_is_refused_says_so_in_one_line(served: Served) -> 
         assert ran.err.count("\n") == 1
 
 
-def test_a_token_of_one_tenant_may_submit_but_not_operate(served: Served) -> None:
+def test_a_token_of_one_tenant_may_submit_but_not_operate(served: ServedCli) -> None:
     # S-31
     text = served.cli.call("token", "create", "--scope", "admin", "--tenant", "acme").out.strip()
     job_id = served.call("submit", "demo.noop", token=text).out.strip()
@@ -183,7 +183,7 @@ def test_a_token_of_one_tenant_may_submit_but_not_operate(served: Served) -> Non
     assert "for one tenant" in served.call("jobs", token=text, code=1).err
 
 
-def test_who_changed_what_is_noted(served: Served) -> None:
+def test_who_changed_what_is_noted(served: ServedCli) -> None:
     # S-35
     job_id = served.submit("demo.noop")
     token = served.token("admin")
@@ -211,7 +211,7 @@ def test_a_server_that_is_not_there_is_named(cli: Cli) -> None:
     assert ran.err.count("\n") == 1
 
 
-def test_flags_and_settings_choose_between_store_and_server(served: Served) -> None:
+def test_flags_and_settings_choose_between_store_and_server(served: ServedCli) -> None:
     cli = served.cli
     job_id = served.submit("demo.noop")
     (cli.folder / "headway.toml").write_text(f'store = "sqlite:///other.db"\nserver = "{served.url}"\n')
@@ -230,7 +230,7 @@ def test_a_token_that_others_could_read_on_the_way_is_warned_of() -> None:
     HttpOperator("http://queue.invalid:1", None)
 
 
-def test_what_workers_could_not_read_is_not_written(served: Served) -> None:
+def test_what_workers_could_not_read_is_not_written(served: ServedCli) -> None:
     policies: list[object] = [{"lanes": 5}, {"crash_limit": "x"}, [1], None]
     pauses: list[object] = [{"lane": 1}, {"everything": True}, [1], None]
     for method, path, bodies in (("PUT", "policy", policies), ("POST", "pause", pauses)):
@@ -241,7 +241,7 @@ def test_what_workers_could_not_read_is_not_written(served: Served) -> None:
     assert served.call("policy", "show", "--history").out.startswith("No policy was applied")
 
 
-def test_only_the_output_of_jobs_is_read_as_a_document(served: Served) -> None:
+def test_only_the_output_of_jobs_is_read_as_a_document(served: ServedCli) -> None:
     async def read(kind: str, name: str) -> None:
         operator = HttpOperator(served.url, None)
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import Cli, until
-from tests.cli.served import Served
+from tests.cli.served import ServedCli
 
 POLICY = """
 [lanes.high]
@@ -25,7 +25,7 @@ OLD = POLICY.replace("promote_after = [30]", "")
 
 @pytest.fixture
 def traced(cli: Cli) -> Cli:
-    """The command line beside a trace of an hour: two lanes that need a little more than one slot."""
+    """Return the command line with a trace of an hour: two lanes that need a little more than one slot."""
     chance = random.Random(3)
     rows = sorted((chance.uniform(0, 3_600), chance.choice(["high", "high", "low"])) for _ in range(1_200))
     lines = [f"{arrives:.3f},{chance.expovariate(0.3):.3f},{lane},{lane}-work" for arrives, lane in rows]
@@ -134,7 +134,7 @@ def test_the_report_is_json_and_a_page_too(traced: Cli) -> None:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Cli:
-    """The command line beside a store in which a real worker has run jobs."""
+    """Return the command line with a store in which a real worker has run jobs."""
     cli = Cli(tmp_path_factory.mktemp("ran"))
     cli.call("migrate")
     for number in range(12):
@@ -224,7 +224,7 @@ def test_now_goes_on_with_what_waits(cli: Cli) -> None:
     assert (found["input"]["kind"], found["input"]["jobs"], found["input"]["seeds"]) == ("now", 3, 5)
 
 
-def test_a_server_hands_out_what_is_needed_or_says_what_is_missing(served: Served) -> None:
+def test_a_server_hands_out_what_is_needed_or_says_what_is_missing(served: ServedCli) -> None:
     through = served.url
     ran = served.cli.call("simulate", "--recorded", "1h", "--server", through, code=2)
     assert "no job that was submitted in the last 3,600 s has ended" in ran.err

@@ -1,4 +1,4 @@
-"""``worker``, ``serve`` and ``up`` as services of systemd: each reports that it works, lives and stops."""
+"""``worker``, ``serve`` and ``up`` as services of systemd: each reports that it is ready, alive and stopping."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def heard(tmp_path: Path) -> Iterator[socket.socket]:
 
 
 def until(heard: socket.socket, state: str) -> list[str]:
-    """Return all that was sent up to a state."""
+    """Return all messages up to the one with this state."""
     states = []
     deadline = time.monotonic() + 50
     while time.monotonic() < deadline:

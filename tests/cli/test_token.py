@@ -1,4 +1,4 @@
-"""``headway token``: made, listed, revoked."""
+"""``headway token`` creates, lists and revokes tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.cli.command import Cli
 
 
 def made(cli: Cli, *words: str) -> tuple[str, str]:
-    """Make a token; gives its id and its text."""
+    """Create a token. Return its id and its text."""
     text = cli.call("token", "create", *words).out.strip()
     return text.split("_")[1], text
 

@@ -1,4 +1,4 @@
-"""What doctor, stats and up say of things as they are."""
+"""Reports of doctor, stats and up on the present state."""
 
 from __future__ import annotations
 

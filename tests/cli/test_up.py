@@ -1,4 +1,4 @@
-"""Workers started from the command line, from their start to their end."""
+"""Workers that the command line starts, from start to end."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Generator
 
 import pytest
 
-from tests.cli.command import Cli, Started, Terminal, until
+from tests.cli.command import Cli, RunningCommand, Terminal, until
 
 
 @pytest.fixture
-def up(cli: Cli) -> Generator[Started]:
+def up(cli: Cli) -> Generator[RunningCommand]:
     started = cli.start("up", "--namespace", "shop", "--grace", "10", HEADWAY_LOG="json", HEADWAY_LOG_LEVEL="debug")
     try:
         yield started
@@ -18,7 +18,7 @@ def up(cli: Cli) -> Generator[Started]:
         started.end()
 
 
-def test_up_processes_jobs_and_drains_when_told_to_stop(cli: Cli, up: Started) -> None:
+def test_up_processes_jobs_and_drains_when_told_to_stop(cli: Cli, up: RunningCommand) -> None:
     assert up.wait_for("worker.up")["namespace"] == "shop"
     assert cli.run("submit", "demo.echo", "value=1", "--wait", "--namespace", "shop").out.splitlines()[1:] == ["1"]
     job_id = cli.submit("demo.sleep", "seconds=1", "--namespace", "shop")

@@ -1,4 +1,4 @@
-"""``headway why``: what a job waits for, with numbers, and what it had waited for."""
+"""``headway why``: the reasons why a job waits or has waited, with numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def now_ms() -> int:
 
 
 class World:
-    """The store of a folder, and what other clients do in it while no command runs."""
+    """The store of a folder, with the actions of other clients between two commands."""
 
     def __init__(self, cli: Cli) -> None:
         self.cli = cli

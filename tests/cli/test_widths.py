@@ -1,4 +1,4 @@
-"""Tables on terminals of several widths, and the short ids that they show."""
+"""Tables on terminals of several widths, and the short ids in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments and results on their way through a store: what comes back as it went, and what is refused."""
+"""Arguments and results on their way through a store: which values come back equal, and which are refused."""
 
 import enum
 import math
@@ -57,7 +57,7 @@ class Options(TypedDict):
 
 
 class Model:
-    """What a pydantic model looks like from outside."""
+    """A class with the public attributes of a pydantic model."""
 
     def __init__(self, amount: int, when: datetime) -> None:
         self.amount, self.when = amount, when
@@ -381,7 +381,7 @@ odd_values = st.recursive(odd_leaves, lambda inner: st.lists(inner) | st.diction
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal, and alike in what equality overlooks: 1 and 1.0 and True, 0.0 and -0.0."""
+    """Return whether two values are equal and of equal form. Unlike ``==``, this separates 1, 1.0 and True."""
     return bool(one == other) and repr(one) == repr(other)
 
 
@@ -451,7 +451,7 @@ def mixed(number: int, text: Any) -> None: ...
 
 
 class Loud(str):
-    """Text of another type."""
+    """A subclass of str."""
 
 
 @pytest.mark.parametrize("function", [exact, named_flag, mixed], ids=lambda function: function.__name__)

@@ -1,4 +1,4 @@
-"""Commands as they are declared and called: parameters in braces, choices, the names of files."""
+"""Declaring and calling commands: parameters in braces, choices, names of files."""
 
 from __future__ import annotations
 

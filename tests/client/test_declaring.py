@@ -1,4 +1,4 @@
-"""Declaring tasks and crons: names, options, and what is refused before any job exists."""
+"""Declaring tasks and crons: names, options, and mistakes that are refused before any job exists."""
 
 import functools
 from typing import Any

@@ -1,4 +1,4 @@
-"""Dependencies: what fills in a parameter, how often, and in which order it is cleaned up."""
+"""Dependencies: which parameters they fill, how often they run, and in which order they are closed."""
 
 import asyncio
 import inspect
@@ -68,7 +68,7 @@ Run = Callable[..., Any]
 
 @pytest.fixture(params=["async job", "thread job", "async call", "plain call"])
 def run(request: pytest.FixtureRequest, headway: Testbed) -> Run:
-    """Runs a function with its dependencies: as a job or by calling the task, as coroutine or as plain function."""
+    """Return a function that runs another with its dependencies: as a job or a call, async or not."""
 
     def declare(function: Callable[..., Any], name: str) -> Task[Any, Any, Any]:
         if not request.param.startswith("async"):

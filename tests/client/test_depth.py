@@ -1,4 +1,4 @@
-"""A queue that is as long as the policy allows takes nothing more in."""
+"""A queue refuses jobs once it is as long as the policy allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same surface on a file, with a worker in this process: what only shows while a job really runs."""
+"""The public interface on a file, with a worker in this process: behaviour that only a running job shows."""
 
 import asyncio
 import threading

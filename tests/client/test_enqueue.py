@@ -1,4 +1,4 @@
-"""Making jobs: enqueue, using, call, many at once; what makes two calls one job; when a job may run."""
+"""Creating jobs: enqueue, using, call, many at once; when two calls are one job; when a job may run."""
 
 import uuid
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What users of other queues are told, and who is warned of what."""
+"""Messages for users of other queues, and warnings."""
 
 from __future__ import annotations
 

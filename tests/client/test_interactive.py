@@ -1,4 +1,4 @@
-"""Interactive tasks: what is refused when they are declared, and what their context does."""
+"""Interactive tasks: declarations that are refused, and the context of a session."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ async def test_a_task_that_is_no_session_is_told_so() -> None:
 # ---------------------------------------------------------------------- a conversation
 
 
-class Ear:
-    """Keeps what was sent."""
+class MessageRecorder:
+    """A receiver that records the messages of a session."""
 
     def __init__(self) -> None:
         self.heard: list[str | bytes] = []
@@ -79,7 +79,7 @@ class Ear:
 
 
 async def test_what_is_long_goes_in_pieces() -> None:
-    subscription = Ear()
+    subscription = MessageRecorder()
     talk = TaskSession(subscription.hear)
     await talk.send(bytearray(b"x" * (2 * PIECE + 1)))
     assert [len(piece) for piece in subscription.heard] == [PIECE, PIECE, 1]
@@ -92,7 +92,7 @@ async def test_what_is_long_goes_in_pieces() -> None:
 
 
 async def test_sending_waits_for_credit() -> None:
-    subscription = Ear()
+    subscription = MessageRecorder()
     talk = TaskSession(subscription.hear)
     sending = asyncio.create_task(talk.send(b"x" * (OUTPUT_MAX + PIECE)))
     await asyncio.sleep(0.01)
@@ -103,7 +103,7 @@ async def test_sending_waits_for_credit() -> None:
 
 
 async def test_whoever_waits_is_told_that_the_other_end_is_gone() -> None:
-    subscription = Ear()
+    subscription = MessageRecorder()
     talk = TaskSession(subscription.hear)
     waiting = [
         asyncio.create_task(talk.receive()),
@@ -120,7 +120,7 @@ async def test_whoever_waits_is_told_that_the_other_end_is_gone() -> None:
 
 
 async def test_what_was_said_before_is_still_received() -> None:
-    talk = TaskSession(Ear().hear)
+    talk = TaskSession(MessageRecorder().hear)
     talk.deliver("last words")
     talk.deliver(Resize(5, 6))
     talk.hang_up()
@@ -133,7 +133,7 @@ async def test_what_was_said_before_is_still_received() -> None:
 
 
 async def test_no_resize_is_missed_between_two_looks() -> None:
-    talk = TaskSession(Ear().hear)
+    talk = TaskSession(MessageRecorder().hear)
     talk.deliver(Resize(5, 6))
     assert await asyncio.wait_for(talk.resized(), 1) == (5, 6)
     waiting = asyncio.create_task(talk.resized())
@@ -144,7 +144,7 @@ async def test_no_resize_is_missed_between_two_looks() -> None:
 
 
 async def test_a_line_that_breaks_while_sending_is_the_end() -> None:
-    subscription = Ear()
+    subscription = MessageRecorder()
     talk = TaskSession(subscription.hear)
     subscription.deaf = True
     with pytest.raises(SessionClosed):
@@ -153,7 +153,7 @@ async def test_a_line_that_breaks_while_sending_is_the_end() -> None:
 
 
 async def test_credit_is_given_back_as_messages_are_received() -> None:
-    subscription = Ear()
+    subscription = MessageRecorder()
     talk = TaskSession(subscription.hear)
     for _ in range(8):
         talk.deliver(b"x" * (INPUT_MAX // 8))

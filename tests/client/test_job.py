@@ -1,4 +1,4 @@
-"""The handle on a job: every verb, and that each has a twin."""
+"""The handle of a job: every verb has a blocking and an async form."""
 
 import inspect
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What ``job.info()`` tells, and the errors that callers can import."""
+"""The facts in ``job.info()``, and the errors that callers can import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The policy as an application meets it: limits, lanes and durations, pauses, why, and the policy file."""
+"""The policy from an application's view: limits, lanes and durations, pauses, why, and the policy file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EXPORT = "reports.export"
 
 @pytest.fixture(autouse=True)
 def look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every submit look at the store's policy, so that no test has to wait for that."""
+    """Make every submit read the store's policy, so that no test has to wait for it."""
     monkeypatch.setattr("headway.client.app.FOLLOW_EVERY", 0.0)
 
 
@@ -63,7 +63,7 @@ async def stored(app: Headway, job_id: JobId) -> Record:
 
 
 async def running(app: Headway, *, slots: int = 50) -> list[tuple[Any, ...]]:
-    """Claim all that may start; give task and tenant of each."""
+    """Claim all jobs that may start. Return the task and tenant of each."""
     store = await app.client.store()
     await register(store, slots=slots)
     return [(lease.task, lease.tenant) for lease in await claim(store, free=slots)]
@@ -646,7 +646,7 @@ async def versions(store: Store) -> list[tuple[int, int]]:
 
 
 async def start_and_stop(url: str) -> tuple[list[tuple[int, int]], int]:
-    """Run a worker with whatever HEADWAY_POLICY names; give the versions, and the crash limit it went by."""
+    """Run a worker with the file that HEADWAY_POLICY names. Return the versions and the worker's crash limit."""
     app = Headway(url)
     async with app, Worker(app, slots=1):
         found = await versions(await app.client.store())

@@ -1,4 +1,4 @@
-"""Blocking verbs: on a loop, in threads, after a fork."""
+"""Blocking verbs: on an event loop, in threads, after a fork."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Whose word counts: a call's, then the decorator's, then the lane's."""
+"""Precedence of options: first those of a call, then the decorator's, then the lane's."""
 
 from __future__ import annotations
 

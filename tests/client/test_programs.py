@@ -1,4 +1,4 @@
-"""Programs that really run: what they are given, what stops them, and that nothing is left of them."""
+"""Real programs: their arguments and files, how they are stopped, and that they leave nothing behind."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ while :; do sleep 1; done
 
 
 class Shell:
-    """Runs scripts as commands and knows their processes by a mark in the environment."""
+    """Scripts that run as commands. A mark in the environment identifies their processes."""
 
     def __init__(self, app: Headway, temporary: Path) -> None:
         self.app = app
@@ -59,7 +59,7 @@ class Shell:
 
     @property
     def alive(self) -> list[int]:
-        """The processes of programs that still run; a dead one has no environment."""
+        """Return the processes of programs that still run. An ended process has no environment."""
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -69,7 +69,7 @@ class Shell:
 
     @property
     def guard(self) -> int:
-        """The process that is the parent of a program and none of its own."""
+        """Return the process that is the parent of a program and is not itself one."""
         alive = set(self.alive)
         stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in alive]
         (found,) = {int(fields[1]) for fields in stats} - alive

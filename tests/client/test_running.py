@@ -1,4 +1,4 @@
-"""What a task may know, say and raise while it runs, and what stands around it."""
+"""A running task: its context, its return values and exceptions, and middleware around it."""
 
 import asyncio
 import itertools
@@ -178,7 +178,7 @@ def test_an_endless_wait_is_a_year(headway: Testbed, length: float) -> None:
 
 
 def waits(headway: Testbed, retry: Retry | None, attempts: int) -> list[float]:
-    """How long a job that always fails waits before each further attempt, in seconds."""
+    """Return the seconds that a job that always fails waits before each further attempt."""
     moments: list[int] = []
 
     @headway.app.task(max_retries=attempts - 1, retry=retry)

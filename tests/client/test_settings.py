@@ -1,4 +1,4 @@
-"""Settings: where each may come from, which place wins, and how a wrong one is told."""
+"""Settings: their sources, which source wins, and the message for a wrong value."""
 
 import warnings
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""Calls that wait for others, batches and steps, as an application writes them."""
+"""Calls that wait for others, batches and steps, from an application's view."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ from headway.testing import Testbed
 
 
 class Tasks:
-    """A few tasks, and what they saw."""
+    """A few tasks, which record their arguments."""
 
     def __init__(self, app: Headway) -> None:
         self.ran: list[Any] = []

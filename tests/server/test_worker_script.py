@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.cli.command import Cli, Started, until
+from tests.cli.command import Cli, RunningCommand, until
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "workers" / "worker.sh"
 LINES_MAX = 60
@@ -52,7 +52,7 @@ def cli(tmp_path: Path) -> Cli:
 
 
 @pytest.fixture
-def server(cli: Cli) -> Iterator[Started]:
+def server(cli: Cli) -> Iterator[RunningCommand]:
     started = cli.start("serve", "--port", "0", "--log", "json", HEADWAY_HEARTBEAT="1", HEADWAY_DEAD_AFTER="3")
     try:
         yield started
@@ -61,7 +61,7 @@ def server(cli: Cli) -> Iterator[Started]:
 
 
 @pytest.fixture
-def http(server: Started) -> Iterator[httpx.Client]:
+def http(server: RunningCommand) -> Iterator[httpx.Client]:
     address = server.wait_for("server.up")["address"]
     with httpx.Client(base_url=address, timeout=30) as client:
         until(lambda: _answers(client))
@@ -171,7 +171,7 @@ def _answers(client: httpx.Client) -> bool:
         return False
 
 
-def test_the_worker_of_the_how_to_runs_tasks_and_sends_heartbeats(cli: Cli, server: Started) -> None:
+def test_the_worker_of_the_how_to_runs_tasks_and_sends_heartbeats(cli: Cli, server: RunningCommand) -> None:
     # R5.45 to R5.48: in plain Python, as the page has it.
     page = (SCRIPT.parents[2] / "docs" / "how-to" / "write-a-worker-in-any-language.md").read_text()
     code = page.partition("```python\n")[2].partition("```")[0]

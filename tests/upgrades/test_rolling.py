@@ -10,7 +10,7 @@ import pytest
 
 from headway import Headway, Job
 from headway.version import __version__
-from tests.cli.command import Cli, Started, until
+from tests.cli.command import Cli, RunningCommand, until
 from tests.upgrades.next_release import VERSION, build
 from tests.upgrades.stores import STORES, empty
 
@@ -54,7 +54,7 @@ class Releases:
         return ran.out + ran.err
 
     @contextmanager
-    def worker(self, release: str, name: str) -> Iterator[Started]:
+    def worker(self, release: str, name: str) -> Iterator[RunningCommand]:
         """Run a worker of a release, and stop it at the end."""
         folder = self.folder / name
         folder.mkdir()

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import httpx
 
-from tests.cli.command import Cli, Started
+from tests.cli.command import Cli, RunningCommand
 
 APP = """
 import asyncio
@@ -64,7 +64,7 @@ class Site:
         (folder / "policy.toml").write_text(POLICY)
         self._words = ["up", "shop:app"] if worker else ["serve", "--store", store]
         self._variables = variables
-        self._started: Started | None = None
+        self._started: RunningCommand | None = None
         self.up: dict[str, Any] = {}  # What the server said when it was ready.
         self.address = ""
 

@@ -11,7 +11,7 @@ from headway.core.job import PAYLOAD_VERSION, State
 from headway.core.policy.retry import Returned
 from headway.maintenance.archiver import Archiver
 from headway.stores.base import Store
-from tests.cli.command import Cli, Ran
+from tests.cli.command import Cli, CommandResult
 from tests.conformance.builders import a_job, claim_one, end, register, submit_one
 from tests.conftest import ADDRESSES, postgres
 
@@ -30,7 +30,7 @@ async def test_status_and_jobs_tell_of_what_the_store_has_forgotten(
     waiting = await submit_one(store, a_job(payload=PAYLOAD_VERSION + b"{}"))
     cli, address = Cli(tmp_path), ADDRESSES[store_name](tmp_path)
 
-    def run(*words: str) -> Ran:
+    def run(*words: str) -> CommandResult:
         return cli.run(*words, HEADWAY_STORE=address, HEADWAY_HISTORY=postgres().url)
 
     def ask() -> None:
