@@ -1,4 +1,4 @@
-"""Short ways to say what a test of a store is about."""
+"""Builders of jobs and workers, and short forms of store calls, for tests of stores."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def ask(
     wait: bool = False,
     policy: Policy = BUILT_IN,
 ) -> ExchangeReply:
-    """Do one exchange with the plan that the policy makes of the store's snapshot."""
+    """Send one exchange, with the plan that the policy makes from the store's snapshot."""
     below = free if free_below is None else free_below
     return await store.exchange(
         Exchange(
@@ -162,24 +162,24 @@ async def claimed_ids(
 
 
 async def pump(store: Store) -> None:
-    """Let the store make eligible what has fallen due, as any exchange does."""
+    """Make jobs eligible that have fallen due, as any exchange does."""
     await store.exchange(Exchange(None))
 
 
 async def report(store: Store, *reports: Report) -> list[ReportStatus]:
-    """Hand in reports; give one answer for each, in order."""
+    """Send reports. Return one status for each, in order."""
     refused = dict((await store.exchange(Exchange(None, finished=reports))).refused)
     return [refused.get(given.job_id, ReportStatus.OK) for given in reports]
 
 
 async def end(store: Store, lease: Lease, ending: Ending | None = None, *, policy: Policy = BUILT_IN) -> ReportStatus:
-    """End a lease as core judges it; by default its task returned."""
+    """End a lease as core judges it. By default its task has returned."""
     [answer] = await report(store, judge(Returned(b"null") if ending is None else ending, lease, policy))
     return answer
 
 
 async def reap(store: Store) -> list[JobId]:
-    """End the leases of workers past their deadline, as the chore does. Gives the jobs it moved."""
+    """End the leases of workers past their deadline, as the chore does. Return the jobs that were moved."""
     moved = []
     for lease in await store.leases():
         given = judge(Crashed("lease expired"), lease, BUILT_IN)._replace(expired_only=True)
@@ -208,7 +208,7 @@ async def submit_one(store: Store, job: NewJob | None = None) -> JobId:
 
 
 async def ended_job(store: Store, state: State, job: NewJob | None = None) -> JobId:
-    """Bring a job to an ending, by way of the worker ``w1``."""
+    """Submit a job and end it in this state, with the worker ``w1``."""
     job = a_job() if job is None else job
     job_id = await submit_one(store, job)
     if state is State.CANCELLED:

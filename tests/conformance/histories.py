@@ -1,7 +1,8 @@
-"""Random histories: each is played on a store and on a fresh MemoryStore, and all answers have to agree.
+"""Random histories, each played on a store and on a fresh MemoryStore. All replies must agree.
 
-After every step the whole of both stores is read and compared, and the promises that need no second store are
-checked by themselves: no job is lost, an ending stands, moves are legal, epochs grow, limits hold, counts recount.
+After every step the test reads both stores as a whole and compares them. It also checks the promises that need no
+second store: no job is lost, an ended job stays ended, moves are legal, epochs grow, limits hold, and counts equal a
+recount.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ ENDINGS: list[Ending] = [
 ]
 
 
-class Wanted(NamedTuple):
-    """One job of a submit, as a strategy draws it. ``repeat`` takes the id of an earlier one."""
+class JobDraft(NamedTuple):
+    """One job of a submit, as a strategy draws it. ``repeat`` reuses the id of an earlier job."""
 
     repeat: int | None
     task: str
@@ -99,12 +100,12 @@ def mostly(usual: Any, *others: Any) -> st.SearchStrategy[Any]:
     return st.sampled_from([usual, usual, usual, *others])
 
 
-numbers = st.integers(0, 30)  # Which of the leases, jobs or claims so far; counted round.
+numbers = st.integers(0, 30)  # An index into the leases, jobs or claims so far, modulo their number.
 worker_ids = st.sampled_from(sorted(WORKERS))
 endings = st.sampled_from(ENDINGS)
 ended = st.lists(st.tuples(numbers, endings), max_size=3)
-wanted = st.builds(
-    Wanted,
+job_drafts = st.builds(
+    JobDraft,
     repeat=mostly(None, 0, 1),
     task=mostly("export", "resize"),
     payload=mostly(b"1", b"\x002\xff"),
@@ -123,7 +124,7 @@ wanted = st.builds(
 )
 JUDGING = replace(BUILT_IN, ladder=Ladder((Rung("fast", 3_000), Rung("slow", 30_000))))
 
-# What an operator may put in force at any time, and what plans are made by.
+# Rules that an operator may apply at any time, and policies that make plans.
 GOVERNED = {
     "nothing": EnforcedRules(),
     "limits": EnforcedRules(
@@ -168,7 +169,7 @@ POLICIES = {
 
 
 class StoreHistory(RuleBasedStateMachine):
-    """A store and its oracle, what a caller of both would remember, and the steps that all histories have."""
+    """A store and its oracle, the facts that a caller of both remembers, and the steps of all histories."""
 
     make: ClassVar[Callable[[Path, str, ManualClock], Store]]
     same_numbers: ClassVar[bool] = True  # Whether both stores use up the same sequence numbers.
@@ -186,9 +187,9 @@ class StoreHistory(RuleBasedStateMachine):
             self._renew(Heartbeat(worker, LEASE_MS, 1_000, register=True))
         self.governed, self.paused = EnforcedRules(), PauseSet()  # In force.
         self.jobs: list[NewJob] = []  # As submitted, in order.
-        self.leases: list[tuple[Lease, Lease]] = []  # Ever granted: the store's and the oracle's.
+        self.leases: list[tuple[Lease, Lease]] = []  # All leases so far: the store's and the oracle's.
         self.asked = 0
-        self.claims: dict[tuple[str, str | None], bytes] = {}  # A worker's claims that may be repeated.
+        self.claims: dict[tuple[str, str | None], bytes] = {}  # Claims that a worker may repeat.
         self.known: dict[JobId, JobRecord] = {}  # As last seen.
         self.acknowledged: set[JobId] = set()
         self.grants: Counter[JobId] = Counter()
@@ -207,8 +208,8 @@ class StoreHistory(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------ the steps
 
-    @rule(batch=st.lists(wanted, min_size=1, max_size=3))
-    def submit(self, batch: list[Wanted]) -> None:
+    @rule(batch=st.lists(job_drafts, min_size=1, max_size=3))
+    def submit(self, batch: list[JobDraft]) -> None:
         jobs = [self._new_job(one, len(self.jobs) + index) for index, one in enumerate(batch)]
         first, second = self._both(lambda store: _submitted(store, jobs))
         assert first == second
@@ -265,7 +266,7 @@ class StoreHistory(RuleBasedStateMachine):
         running = sum(job.worker_id == worker_id for job in self._executing())
         first, second = self._both(play)
         assert _plain_exchanged(first, self.same_numbers) == _plain_exchanged(second, self.same_numbers)
-        # The last claim that gave something may be repeated, and one that gave nothing; no other, or a token is old.
+        # A worker may repeat its last claim with leases, or one without. The token of any other claim is outdated.
         self.claims.pop((worker_id, "empty"), None)
         self.claims[worker_id, "given" if first.leases else "empty"] = claim_id
         seen = {(old.job_id, old.token, old.epoch) for old, _ in self.leases}
@@ -279,13 +280,13 @@ class StoreHistory(RuleBasedStateMachine):
         self.leases += [(one, other) for one, other in new if one.token]
 
     @rule(
-        batch=st.lists(wanted, max_size=3),
+        batch=st.lists(job_drafts, max_size=3),
         worker_id=worker_ids,
         ends=st.lists(mostly(Returned(b"1"), *ENDINGS), max_size=3),
         by=st.sampled_from(sorted(POLICIES)),
     )
-    def work(self, batch: list[Wanted], worker_id: str, ends: list[Ending], by: str) -> None:
-        """A usual turn: jobs come in, a worker hands in what it holds longest and takes what it can."""
+    def work(self, batch: list[JobDraft], worker_id: str, ends: list[Ending], by: str) -> None:
+        """Play a usual turn: submit jobs, let a worker report its oldest leases, and claim for it."""
         if batch:
             self.submit(batch)
             self.check()
@@ -297,25 +298,25 @@ class StoreHistory(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(sorted(GOVERNED)))
     def govern(self, name: str) -> None:
-        """Put other rules in force, whatever waits and runs."""
+        """Apply other rules, whatever jobs wait and run."""
         self.governed = GOVERNED[name]
         self._same(lambda store: store.write(RULES, "policy", rules_body(self.governed)))
 
     @rule(number=numbers, ending=endings)
     def end(self, number: int, ending: Ending) -> None:
-        """Report on some lease, be it held, ended or lost."""
+        """Report on any lease: held, ended or lost."""
         if self.leases:
             self._report(self._lease(number), ending)
 
     @rule(worker_id=worker_ids, lease_ms=st.sampled_from([LEASE_MS, 500]))
     def register(self, worker_id: str, lease_ms: int) -> None:
-        for kind in ("given", "empty"):  # A store may have forgotten a worker that was long dead, and its claims.
+        for kind in ("given", "empty"):  # A store may have removed a worker that was long dead, with its claims.
             self.claims.pop((worker_id, kind), None)
         self._renew(Heartbeat(WORKERS[worker_id], lease_ms, 1_000, self._held(worker_id), register=True))
 
     @rule(worker_id=worker_ids, named=st.integers(0, 7), strays=st.lists(numbers, max_size=2), confirm=st.booleans())
     def renew(self, worker_id: str, named: int, strays: list[int], confirm: bool) -> None:
-        """Name some of the leases held, and some that may be anybody's or long gone."""
+        """Renew some of the held leases, and some that belong to another worker or have ended."""
         held = [pair for index, pair in enumerate(self._held(worker_id)) if named >> index & 1]
         for number in strays if self.leases else ():
             stray, _ = self._lease(number)
@@ -324,7 +325,7 @@ class StoreHistory(RuleBasedStateMachine):
 
     @rule(late_ms=mostly(0, LEASE_MS))
     def reap(self, late_ms: int) -> None:
-        """End the leases of workers past their deadline; between the look and the report, they may renew."""
+        """End the leases of workers past their deadline. Workers may renew between the read and the report."""
 
         async def play(store: Store) -> list[tuple[JobId, ReportStatus]]:
             reports = [
@@ -368,7 +369,7 @@ class StoreHistory(RuleBasedStateMachine):
     def check(self) -> None:
         if not hasattr(self, "runner"):
             return
-        seen, oracle_seen = self._both(lambda store: _look(store, self.same_numbers))
+        seen, oracle_seen = self._both(lambda store: _read_contents(store, self.same_numbers))
         assert not list(_differences(seen, oracle_seen))
         jobs = seen.jobs
         self._check_no_loss(jobs)
@@ -380,19 +381,19 @@ class StoreHistory(RuleBasedStateMachine):
         self.known, self.may_move, self.may_go = jobs, set(), False
 
     def _check_more(self, jobs: dict[JobId, JobRecord]) -> None:
-        """Check what a kind of history knows besides, before what was seen is remembered."""
+        """Check additional promises of one kind of history, before the jobs read are remembered."""
 
     def _check_no_loss(self, jobs: dict[JobId, JobRecord]) -> None:
-        """I1: what was acknowledged is there, until it has ended and is removed on request."""
+        """I1: an acknowledged job exists until it has ended and its removal was requested."""
         for job_id in self.acknowledged - jobs.keys():
             assert self.may_go, f"{job_id} is lost"
             assert self.known[job_id].state.ended
-            del self.grants[job_id]  # Its id may come again, for a new job that was never claimed.
+            del self.grants[job_id]  # A new job may reuse the id, and was never claimed.
         self.acknowledged &= jobs.keys()
         assert self.acknowledged == jobs.keys()
 
     def _check_move(self, before: JobRecord | None, after: JobRecord) -> None:
-        """I2, I3, I4, I9: an ending stands, moves are legal, epochs grow by claims, budgets hold."""
+        """I2, I3, I4, I9: an ended job stays ended, moves are legal, claims raise epochs, budgets hold."""
         assert after.epoch == self.grants[after.job_id]
         assert after.attempts <= min(after.epoch, after.max_retries + 1)
         assert after.crashes <= BUILT_IN.crash_limit
@@ -414,7 +415,7 @@ class StoreHistory(RuleBasedStateMachine):
             assert (before.started_at, before.worker_id) == (after.started_at, after.worker_id)
 
     def _check_limits(self, jobs: dict[JobId, JobRecord]) -> None:
-        """I6: no worker holds more leases than it has slots, no unique key is held twice."""
+        """I6: no worker holds more leases than it has slots, and no two live jobs share a unique key."""
         running = Counter(job.worker_id for job in jobs.values() if job.state is State.EXECUTING)
         for worker_id, held in running.items():
             assert held <= WORKERS[worker_id or ""].slots
@@ -422,7 +423,7 @@ class StoreHistory(RuleBasedStateMachine):
         assert all(holders == 1 for holders in live.values())
 
     def _check_caps(self, granted: Sequence[Lease]) -> None:
-        """I6 for limits, pauses and the ladder: nothing was added to what is full."""
+        """I6 for limits, pauses and the ladder: a claim adds nothing beyond a cap."""
         rule_index = RuleIndex(replace(self.governed, paused=self.paused))
         jobs = self._both(all_jobs)[0]
         running = [job for job in jobs.values() if job.state is State.EXECUTING]
@@ -449,7 +450,7 @@ class StoreHistory(RuleBasedStateMachine):
         return [worker for worker in stats.workers if worker.state is WorkerState.ACTIVE]
 
     def _check_counts(self, jobs: dict[JobId, JobRecord], stats: Stats, waiting: dict[str, int]) -> None:
-        """I5: every number is what counting again gives."""
+        """I5: every count equals a recount."""
         lanes = {lane: LaneStats(waiting=count) for lane, count in self.transient.items() if count}
         for job in jobs.values():
             lane = lanes.get(job.lane, LaneStats())
@@ -463,7 +464,7 @@ class StoreHistory(RuleBasedStateMachine):
                 lanes[job.lane] = lane._replace(waiting=lane.waiting + 1)
         assert {name: lane._replace(oldest_at=None) for name, lane in stats.lanes.items()} == lanes
         blocked = Counter(job.lane for job in jobs.values() if job.blocked_by is not None)
-        for name, lane in lanes.items():  # What was put aside waits too, but is not claimable while its park is shut.
+        for name, lane in lanes.items():  # Blocked jobs wait too, but cannot be claimed until their limit has room.
             assert lane.waiting - blocked[name] <= waiting.get(name, 0) <= lane.waiting
         running = Counter(job.worker_id for job in jobs.values() if job.state is State.EXECUTING)
         assert all(worker.running == running[worker.worker_id] for worker in stats.workers)
@@ -475,7 +476,7 @@ class StoreHistory(RuleBasedStateMachine):
     def _check_grant(
         self, leases: Sequence[Lease], worker_id: str, free: int, free_below: int, running: int, ended: bool
     ) -> None:
-        """I6 at the claim: totals, slots, reserve and needs hold, and nothing delayed or expired is given out."""
+        """I6 at the claim: totals, slots, reserve and needs hold, and no delayed or expired job is leased."""
         offers = frozenset(WORKERS[worker_id].offers)
         assert len(leases) <= free
         assert sum(lease.lane not in BUILT_IN.reserve.lanes for lease in leases) <= free_below
@@ -505,7 +506,7 @@ class StoreHistory(RuleBasedStateMachine):
         assert first == second
         return first
 
-    def _new_job(self, one: Wanted, number: int) -> NewJob:
+    def _new_job(self, one: JobDraft, number: int) -> NewJob:
         one = self._in_scene(one)
         earlier = None if one.repeat is None or one.repeat >= len(self.jobs) else self.jobs[-1 - one.repeat]
         return a_job(
@@ -527,8 +528,8 @@ class StoreHistory(RuleBasedStateMachine):
             limits=one.limits if one.persist else (),
         )
 
-    def _in_scene(self, one: Wanted) -> Wanted:
-        """In a scene jobs meet each other where it matters: in one class, with keys or tenants or rungs in common."""
+    def _in_scene(self, one: JobDraft) -> JobDraft:
+        """Return the draft with the values of the scene, so that jobs share a class, limits, tenants or rungs."""
         if self.scene == "any":
             return one
         one = one._replace(needs=(), persist=True, delay_ms=0, unique_key=None, idempotency_key=None)
@@ -568,7 +569,7 @@ class StoreHistory(RuleBasedStateMachine):
 
 
 async def _submitted(store: Store, jobs: list[NewJob]) -> list[SubmitReply] | int:
-    """Submit; give the index of the job that was refused, if one was."""
+    """Submit jobs. If one was refused, return its index."""
     try:
         return await store.submit(jobs)
     except IdempotencyConflict as conflict:
@@ -576,13 +577,13 @@ async def _submitted(store: Store, jobs: list[NewJob]) -> list[SubmitReply] | in
 
 
 async def all_jobs(store: Store) -> dict[JobId, JobRecord]:
-    """Read all jobs, newest first. Sequence numbers are a store's own; the order they make is compared."""
+    """Return all jobs, newest first. Sequence numbers differ between stores, so only the order is compared."""
     return {job.job_id: replace(job, seq=0) for job in await store.find(EVERYTHING)}
 
 
-def _differences(first: Look, second: Look) -> Iterator[object]:
-    """Name what differs and nothing else: a whole store is hard to read."""
-    for name, one, other in zip(Look._fields, first, second, strict=True):
+def _differences(first: StoreContents, second: StoreContents) -> Iterator[object]:
+    """Yield only the differences, because a whole store is hard to read."""
+    for name, one, other in zip(StoreContents._fields, first, second, strict=True):
         if name != "jobs" and one != other:
             yield name, one, other
     for job_id in first.jobs.keys() & second.jobs.keys():
@@ -594,8 +595,8 @@ def _differences(first: Look, second: Look) -> Iterator[object]:
         yield "order", list(first.jobs), list(second.jobs)
 
 
-class Look(NamedTuple):
-    """All that can be read of a store at one moment."""
+class StoreContents(NamedTuple):
+    """Everything that can be read from a store at one moment."""
 
     jobs: dict[JobId, JobRecord]
     snapshot: object
@@ -605,7 +606,7 @@ class Look(NamedTuple):
     standings: list[object]
 
 
-async def _look(store: Store, same_numbers: bool) -> Look:
+async def _read_contents(store: Store, same_numbers: bool) -> StoreContents:
     snapshot = await store.snapshot()
     waiting: Counter[str] = Counter()
     for view in snapshot.classes:
@@ -617,11 +618,11 @@ async def _look(store: Store, same_numbers: bool) -> Look:
     jobs = await all_jobs(store)
     picked = list(jobs)[:: max(1, len(jobs) // 2)]
     standings = [_plain_standing(await store.diagnose_job(job_id), same_numbers) for job_id in picked]
-    return Look(jobs, _plain_snapshot(snapshot, same_numbers), dict(+waiting), stats, leases, standings)
+    return StoreContents(jobs, _plain_snapshot(snapshot, same_numbers), dict(+waiting), stats, leases, standings)
 
 
 def _plain_snapshot(snapshot: Snapshot, same_numbers: bool) -> object:
-    """A store may name classes that are empty, and in any order."""
+    """Return a snapshot without empty classes and without their order, which stores may choose."""
     views = {view if same_numbers else view._replace(head_key=0) for view in snapshot.classes if view.waiting}
     return snapshot.now_at, views, snapshot.next_due_at, snapshot.running_jobs
 
@@ -635,7 +636,7 @@ def _plain_standing(diagnosis: JobDiagnostics | None, same_numbers: bool) -> obj
 
 
 def _plain_stats(stats: Stats) -> Stats:
-    """A store may name lanes that are empty, and workers in any order."""
+    """Return statistics without empty lanes and with workers in order of their ids."""
     lanes = {name: lane for name, lane in stats.lanes.items() if any(lane)}
     return replace(stats, lanes=lanes, workers=tuple(sorted(stats.workers, key=_worker_id)))
 
@@ -659,7 +660,7 @@ def _plain_exchanged(answer: ExchangeReply, same_numbers: bool) -> object:
 
 
 def play(kind: type[StoreHistory], store_name: str, seed: int, *, examples: int, steps: int) -> None:
-    """Play histories of one kind on a store. A store that takes longer for each step plays fewer."""
+    """Play histories of one kind on a store. Slower stores play fewer."""
     name = f"{kind.__name__}Of{store_name.title()}"
     machine = type(name, (kind,), {"make": staticmethod(HASTY_STORES[store_name])})
     run_state_machine_as_test(

@@ -1,4 +1,4 @@
-"""Cancelling: at once in the queue, by request while executing, never after the end."""
+"""Cancelling: at once while queued, by request while executing, never after the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claiming: who comes first, who may have what, and never more than was asked."""
+"""Claiming: the order of jobs, the needs of jobs, and the bounds of a claim."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Concurrent histories: many clients at once on one store, some in other processes; then invariants, and a search.
+"""Concurrent histories of many clients on one store, some in other processes, checked against a sequential model.
 
-Every client writes down when it asked what, and when it was told what; some replies are lost. Afterwards everything
-is drained, and the record is judged. For each job there must be an order of all calls that concern it, in which no
-call comes before one that had returned before it was made, and in which every answer is the right one: then the
-store could as well have done one thing at a time. What spans jobs (limits, slots, unique keys, order) is judged by
-what must have been true between the answer to a claim and the first call that can have ended it.
+Every client records when it made each call, and when it received which reply. Some replies are lost. Afterwards the
+store is drained and the record is checked. For each job there must be an order of all calls on it in which every reply
+is right, and in which no call comes before one that had returned before it was made. The store then behaves as if it
+did one thing at a time. Facts that span jobs (limits, slots, unique keys, order) are checked by the time between the
+reply to a claim and the first call that can have ended the lease.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from headway.stores.base import (
 )
 from headway.stores.rule_codec import read_rules, rules_body
 from tests.conformance.builders import a_claim_id, a_job, a_worker, claimed_ids, register, submit_one
-from tests.conformance.crowd import (
+from tests.conformance.concurrent_clients import (
     FOREVER,
     OFFERS,
     POLICY,
@@ -57,33 +57,33 @@ from tests.conformance.crowd import (
     SCENES,
     UNIQUE_KEYS,
     Entry,
-    Orders,
+    HistorySettings,
     Scene,
     a_random_id,
-    join_from_afar,
-    join_in,
     open_stores,
     recorded,
+    run_clients,
+    run_clients_in_process,
     worker_slots,
 )
 from tests.conftest import ADDRESSES, OpenStore
 from tests.shared_file import open_any
 
-pytestmark = pytest.mark.one_store  # One at a time, they would have to be one.
+pytestmark = pytest.mark.one_store  # The model expects the atomic verbs of one store.
 
 EVERYTHING = JobQuery(limit=100_000)
 BAD = (State.FAILED, State.CANCELLED, State.DEAD_LETTER)
-LOCK_WAIT_MS = 2_000  # How long an exchange may wait for a lock of its store on a busy machine.
+LOCK_WAIT_MS = 2_000  # Milliseconds that an exchange may wait for a lock of its store on a busy machine.
 GRAPH_TASK = "diamond"  # The task of jobs that wait for each other.
-LAST = "the last"  # How the worker is called that takes all that is left.
-PATIENCE = 30.0  # Seconds within which all that waits must have come out.
+LAST = "the last"  # The name of the worker that runs all remaining jobs.
+PATIENCE = 30.0  # Maximum seconds until all waiting jobs have run.
 
 
 # ---------------------------------------------------------------------- one job, as if one thing happened at a time
 
 
-class Where(NamedTuple):
-    """A job as the model knows it; without a state there is none."""
+class JobModel(NamedTuple):
+    """The state of a job in the model. A job without a state does not exist."""
 
     state: State | None = None
     epoch: int = 0
@@ -95,11 +95,12 @@ class Where(NamedTuple):
     result: bytes | None = None
 
 
-Step = Callable[[Where], Iterable[Where]]  # What a job may be afterwards; nothing, if the answer cannot be.
+# Yields the possible states of the job after a call, or none if the reply is impossible.
+Step = Callable[[JobModel], Iterable[JobModel]]
 
 
 class Call(NamedTuple):
-    """A call as far as it concerns one job. Its effect came in between; if it need not have come, ``sure`` is false."""
+    """A call on one job. It took effect between ``invoked`` and ``returned``; unless it is ``sure``, perhaps never."""
 
     invoked: int
     returned: int
@@ -108,16 +109,16 @@ class Call(NamedTuple):
     step: Step
 
 
-def created(where: Where) -> Iterator[Where]:
-    yield where if where.state else Where(State.QUEUED)
+def created(model: JobModel) -> Iterator[JobModel]:
+    yield model if model.state else JobModel(State.QUEUED)
 
 
 def claimed(token: bytes, worker_id: str, lease: Lease | None) -> Step:
-    def step(where: Where) -> Iterator[Where]:
-        if where.state is State.QUEUED:
-            after = where._replace(
-                state=State.EXECUTING, epoch=where.epoch + 1, token=token, worker_id=worker_id,
-                attempts=where.attempts + 1,
+    def step(model: JobModel) -> Iterator[JobModel]:
+        if model.state is State.QUEUED:
+            after = model._replace(
+                state=State.EXECUTING, epoch=model.epoch + 1, token=token, worker_id=worker_id,
+                attempts=model.attempts + 1,
             )  # fmt: skip
             if lease is None or (lease.epoch, lease.attempts, lease.crashes) == (
                 after.epoch, after.attempts, after.crashes,
@@ -128,49 +129,49 @@ def claimed(token: bytes, worker_id: str, lease: Lease | None) -> Step:
 
 
 def reported(report: Report, answer: ReportStatus | None) -> Step:
-    def step(where: Where) -> Iterator[Where]:
-        last = where.state is not None and where.token == report.token
-        if last and where.state is State.EXECUTING:
+    def step(model: JobModel) -> Iterator[JobModel]:
+        last = model.state is not None and model.token == report.token
+        if last and model.state is State.EXECUTING:
             if answer in (None, ReportStatus.OK):
-                yield _moved(where, report)
-            elif answer is ReportStatus.STALE and report.expired_only:  # Its worker has renewed.
-                yield where
-        elif answer is (late_report_status(report, where.state) if last and where.state else ReportStatus.STALE):
-            yield where
+                yield _moved(model, report)
+            elif answer is ReportStatus.STALE and report.expired_only:  # The worker has renewed.
+                yield model
+        elif answer is (late_report_status(report, model.state) if last and model.state else ReportStatus.STALE):
+            yield model
 
     return step
 
 
 def released(worker_id: str, named: bytes | None) -> Step:
-    """A heartbeat gives back what it does not name."""
+    """Return the step of a heartbeat, which returns leases that it does not name."""
 
-    def step(where: Where) -> Iterator[Where]:
-        if where.state is State.EXECUTING and where.worker_id == worker_id and where.token != named:
-            yield where._replace(
-                state=State.CANCELLED if where.stopping else State.QUEUED, stopping=False, attempts=where.attempts - 1
+    def step(model: JobModel) -> Iterator[JobModel]:
+        if model.state is State.EXECUTING and model.worker_id == worker_id and model.token != named:
+            yield model._replace(
+                state=State.CANCELLED if model.stopping else State.QUEUED, stopping=False, attempts=model.attempts - 1
             )
-            if where.stopping:
-                yield where._replace(state=State.CANCELLED, stopping=False)
+            if model.stopping:
+                yield model._replace(state=State.CANCELLED, stopping=False)
 
     return step
 
 
 def renewed(worker_id: str, token: bytes, lost: bool, stop: bool) -> Step:
-    def step(where: Where) -> Iterator[Where]:
-        mine = where.state is State.EXECUTING and where.token == token and where.worker_id == worker_id
-        if lost != mine and (lost or where.stopping == stop):
-            yield where
+    def step(model: JobModel) -> Iterator[JobModel]:
+        mine = model.state is State.EXECUTING and model.token == token and model.worker_id == worker_id
+        if lost != mine and (lost or model.stopping == stop):
+            yield model
 
     return step
 
 
 def cancelled(answer: State | None, known: bool) -> Step:
-    def step(where: Where) -> Iterator[Where]:
-        after = where
-        if where.state is State.QUEUED:
-            after = where._replace(state=State.CANCELLED)
-        elif where.state is State.EXECUTING:
-            after = where._replace(stopping=True)
+    def step(model: JobModel) -> Iterator[JobModel]:
+        after = model
+        if model.state is State.QUEUED:
+            after = model._replace(state=State.CANCELLED)
+        elif model.state is State.EXECUTING:
+            after = model._replace(stopping=True)
         if not known or after.state is answer:
             yield after
 
@@ -178,79 +179,80 @@ def cancelled(answer: State | None, known: bool) -> Step:
 
 
 def retried(answer: State | None, known: bool, unique: bool) -> Step:
-    def step(where: Where) -> Iterator[Where]:
-        after = where
-        if where.state in BAD:
-            after = Where(State.QUEUED, where.epoch)
+    def step(model: JobModel) -> Iterator[JobModel]:
+        after = model
+        if model.state in BAD:
+            after = JobModel(State.QUEUED, model.epoch)
         if not known or after.state is answer:
             yield after
-        if unique and where.state is answer and after != where:  # Another job holds its key.
-            yield where
+        if unique and model.state is answer and after != model:  # Another job holds its key.
+            yield model
 
     return step
 
 
 def seen(job: JobRecord | None) -> Step:
-    def step(where: Where) -> Iterator[Where]:
-        if (None if job is None else job.state) is not where.state:
+    def step(model: JobModel) -> Iterator[JobModel]:
+        if (None if job is None else job.state) is not model.state:
             return
         if job is not None:
             same = (job.epoch, job.attempts, job.crashes, job.result) == (
-                where.epoch, where.attempts, where.crashes, where.result,
+                model.epoch, model.attempts, model.crashes, model.result,
             )  # fmt: skip
             if job.state is State.EXECUTING:
                 stopping = job.cancel_requested_at is not None
-                same = same and (job.worker_id, stopping) == (where.worker_id, where.stopping)
+                same = same and (job.worker_id, stopping) == (model.worker_id, model.stopping)
             if not same:
                 return
-        yield where
+        yield model
 
     return step
 
 
 def seen_leased(lease: Lease) -> Step:
-    def step(where: Where) -> Iterator[Where]:
-        held = (where.state, where.token, where.epoch, where.worker_id, where.stopping)
+    def step(model: JobModel) -> Iterator[JobModel]:
+        held = (model.state, model.token, model.epoch, model.worker_id, model.stopping)
         if held == (State.EXECUTING, lease.token, lease.epoch, lease.worker_id, lease.cancel_requested):
-            yield where
+            yield model
 
     return step
 
 
-def seen_alive(where: Where) -> Iterator[Where]:
-    if where.state in (State.QUEUED, State.EXECUTING):
-        yield where
+def seen_alive(model: JobModel) -> Iterator[JobModel]:
+    if model.state in (State.QUEUED, State.EXECUTING):
+        yield model
 
 
-def _moved(where: Where, report: Report) -> Where:
-    report = heed_cancel(report) if where.stopping else report
+def _moved(model: JobModel, report: Report) -> JobModel:
+    report = heed_cancel(report) if model.stopping else report
     result = report.result if report.state is State.COMPLETED else None
-    return where._replace(
+    return model._replace(
         state=report.state, stopping=False, attempts=report.attempts, crashes=report.crashes, result=result
     )
 
 
 def find_order(calls: Sequence[Call], expires: bool, in_graph: bool = False) -> bool:
-    """Return whether the calls could have come one at a time. Searches depth first; a dead end is entered once.
+    """Return whether some sequential order explains the calls. Searches depth first, and visits a dead end once.
 
-    Of itself a job may only expire, and go once it was cancelled. A job of a graph may be cancelled with its sources,
-    and asked to stop with its batch.
+    Without a call, a job may only expire, and a cancelled job may be removed. A job of a graph may also be cancelled
+    with its sources, and asked to stop with its batch.
     """
     calls = sorted(calls, key=lambda call: call.invoked)
     sure = sum(1 << index for index, call in enumerate(calls) if call.sure)
-    stack: list[tuple[int, int, Where]] = [(0, 0, Where())]  # What is done, the latest that was asked of it, and where.
-    known = {(0, Where())}
+    # The calls done so far, the latest start among them, and the job.
+    stack: list[tuple[int, int, JobModel]] = [(0, 0, JobModel())]
+    known = {(0, JobModel())}
     while stack:
-        done, latest, where = stack.pop()
+        done, latest, model = stack.pop()
         if done & sure == sure:
             return True
-        variants = [where]
-        if in_graph and where.state is State.EXECUTING:
-            variants.append(where._replace(stopping=True))
-        if (expires or in_graph) and where.state is State.QUEUED:
-            variants.append(where._replace(state=State.CANCELLED))
+        variants = [model]
+        if in_graph and model.state is State.EXECUTING:
+            variants.append(model._replace(stopping=True))
+        if (expires or in_graph) and model.state is State.QUEUED:
+            variants.append(model._replace(state=State.CANCELLED))
         if variants[-1].state is State.CANCELLED:
-            variants.append(Where())
+            variants.append(JobModel())
         until = min(call.returned for index, call in enumerate(calls) if call.sure and not done >> index & 1)
         for index, call in enumerate(calls):
             if call.invoked > until:
@@ -269,8 +271,8 @@ def find_order(calls: Sequence[Call], expires: bool, in_graph: bool = False) -> 
 # ---------------------------------------------------------------------- the record, job by job
 
 
-class Held(NamedTuple):
-    """A lease, and from when until when it was certainly held."""
+class HeldLease(NamedTuple):
+    """A lease, and the time in which the worker certainly held it."""
 
     lease: Lease
     from_: int
@@ -279,13 +281,13 @@ class Held(NamedTuple):
 
 
 class Record:
-    """What all clients wrote down, put in order."""
+    """The record of all clients, in order of time."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.entries = sorted(entries, key=lambda entry: entry.invoked)
         self.jobs: dict[JobId, NewJob] = {}
         self.calls: dict[JobId, list[Call]] = defaultdict(list)
-        self.claims: list[Held] = []
+        self.claims: list[HeldLease] = []
         self.first_asked: dict[tuple[str, int], int] = {}
         self._lost_claims: list[Entry] = []
         self._ends: dict[tuple[JobId, bytes], list[int]] = defaultdict(list)
@@ -317,7 +319,7 @@ class Record:
         self.claims = [held._replace(until=self._ended(held)) for held in self.claims]
 
     def submitted(self) -> dict[JobId, tuple[int, int]]:
-        """Return from when until when each job was submitted that was acknowledged."""
+        """Return for each acknowledged job the time of its submit: from the first call to the reply."""
         found: dict[JobId, tuple[int, int]] = {}
         for entry in self.entries:
             if entry.verb == "submit" and entry.returned is not None:
@@ -366,7 +368,7 @@ class Record:
                 step = claimed(lease.token, lease.worker_id, lease)
                 self._note(lease.job_id, entry, text, step, asked=asked)
                 assert entry.returned is not None
-                self.claims.append(Held(lease, entry.returned, FOREVER, asked))
+                self.claims.append(HeldLease(lease, entry.returned, FOREVER, asked))
 
     def _read_move(self, entry: Entry) -> None:
         answered = entry.returned is not None
@@ -379,7 +381,7 @@ class Record:
             self._note(job_id, entry, f"{entry.verb}: {state}", step)
 
     def _add_renewals(self) -> None:
-        """Heartbeats say of leases that they stand or are lost, and give back what they do not name."""
+        """Record the effects of heartbeats: they keep or lose the named leases, and return all others."""
         by_worker: dict[str, list[Entry]] = defaultdict(list)
         for entry in self.entries:
             if entry.verb == "renew":
@@ -410,7 +412,7 @@ class Record:
             self.calls[job_id].append(call)
 
     def _add_phantoms(self) -> Iterator[tuple[JobId, str, int]]:
-        """Claims whose answer never came may have claimed whatever lacks a claim. Gives job, worker and moment."""
+        """Record lost claims for each job that lacks a claim. Yield job, worker and moment."""
         told: dict[JobId, set[int]] = defaultdict(set)
         for held in self.claims:
             told[held.lease.job_id].add(held.lease.epoch)
@@ -433,7 +435,7 @@ class Record:
                 self._note(job_id, entry, text, claimed(request.claim_id, worker_id, None))
                 yield job_id, worker_id, entry.invoked
 
-    def _ended(self, held: Held) -> int:
+    def _ended(self, held: HeldLease) -> int:
         """Return the first moment at which a lease may have ended."""
         lease = held.lease
         moments = self._ends[lease.job_id, lease.token].copy()
@@ -472,7 +474,7 @@ def check_record(record: Record, scene: Scene) -> None:
 
 
 def check_each_job(record: Record) -> None:
-    """I1 to I4: all that was ever said of a job could have been said of one job, moved by one thing at a time."""
+    """I1 to I4: for each job, a sequential order of moves explains all replies about it."""
     for job_id, calls in record.calls.items():
         new = record.jobs.get(job_id)
         if not find_order(calls, new is None or new.expires_ms is not None, new is None or new.task == GRAPH_TASK):
@@ -497,8 +499,8 @@ def check_outcomes(record: Record) -> None:
 
 
 def check_epochs(record: Record) -> None:
-    """Leases of a job never overlap: each was given after the one before could have ended, with a higher epoch."""
-    by_job: dict[JobId, list[Held]] = defaultdict(list)
+    """Check that leases of a job never overlap, and that each has a higher epoch than the one before."""
+    by_job: dict[JobId, list[HeldLease]] = defaultdict(list)
     for held in record.claims:
         by_job[held.lease.job_id].append(held)
     for leases in by_job.values():
@@ -508,7 +510,7 @@ def check_epochs(record: Record) -> None:
 
 
 def check_grants(record: Record) -> None:
-    """A claim returns no more than was asked for, and only to a worker that can run it."""
+    """Check that a claim returns no more than requested, and only jobs that the worker can run."""
     sent: Counter[JobId] = Counter()
     given: Counter[JobId] = Counter()
     for entry in record.entries:
@@ -521,12 +523,12 @@ def check_grants(record: Record) -> None:
             assert sum(lease.lane not in POLICY.reserve.lanes for lease in leases) <= asked.free_below
             assert all(serves(lease.needs, frozenset(OFFERS)) for lease in leases)
             given.update(lease.job_id for lease in leases if not lease.persist)
-    # A transient job comes at most as often as it was sent: nothing is known of it by which to tell.
+    # A transient job is leased at most as often as it was sent. The store keeps nothing to detect repeats.
     assert all(times <= sent[job_id] for job_id, times in given.items())
 
 
 def check_repeats(record: Record) -> None:
-    """A claim that is repeated gives leases that it gave before, and no others."""
+    """Check that a repeated claim returns only leases that it returned before."""
     unheard: dict[tuple[str, int], set[tuple[JobId, int]]] = {}
     for entry in record.entries:
         if entry.verb == "exchange":
@@ -543,12 +545,12 @@ def _leases(answer: ExchangeReply) -> set[tuple[JobId, int]]:
 
 
 def check_reaping(record: Record) -> None:
-    """No lease is taken from a worker that has renewed in time, unless another process marked it dead."""
+    """Check that a worker that renewed in time loses no lease, unless another process marked it dead."""
     beats: dict[str, list[Entry]] = defaultdict(list)
     for entry in record.entries:
         if entry.verb == "renew":
             beats[entry.given[0].worker.worker_id].append(entry)
-    buried = {entry.given[0]: entry.invoked for entry in reversed(record.entries) if entry.verb == "mark_dead"}
+    marked = {entry.given[0]: entry.invoked for entry in reversed(record.entries) if entry.verb == "mark_dead"}
     holders = {(held.lease.job_id, held.lease.token): held.lease.worker_id for held in record.claims}
     for entry in record.entries:
         if entry.verb != "exchange" or entry.returned is None:
@@ -558,7 +560,7 @@ def check_reaping(record: Record) -> None:
             worker_id = holders.get((report.job_id, report.token))
             if not report.expired_only or report.job_id in refused or worker_id is None:
                 continue
-            if buried.get(worker_id, FOREVER) < entry.returned:
+            if marked.get(worker_id, FOREVER) < entry.returned:
                 continue
             last = [beat for beat in beats[worker_id] if beat.invoked < entry.returned][-1]
             if last.returned is None or last.returned > entry.invoked:
@@ -568,9 +570,9 @@ def check_reaping(record: Record) -> None:
 
 
 def check_slots(record: Record) -> None:
-    """I6: at no moment did a worker certainly hold more leases than it has slots."""
+    """I6: a worker never certainly holds more leases than it has slots."""
     slots = worker_slots(record.entries)
-    by_worker: dict[str, list[Held]] = defaultdict(list)
+    by_worker: dict[str, list[HeldLease]] = defaultdict(list)
     for held in record.claims:
         by_worker[held.lease.worker_id].append(held)
     for worker_id, leases in by_worker.items():
@@ -578,9 +580,9 @@ def check_slots(record: Record) -> None:
 
 
 def check_limits(record: Record, scene: Scene) -> None:
-    """I6: nor were there more leases under the key of a limit that stood, or more starts in its period."""
+    """I6: a standing limit never has more leases than its concurrency, nor more starts in a period than its rate."""
     rule_index = RuleIndex(scene.diagnosis)
-    by_key: dict[str, list[Held]] = defaultdict(list)
+    by_key: dict[str, list[HeldLease]] = defaultdict(list)
     rules = {}
     for held in record.claims:
         if scene.lifted and held.lease.worker_id.startswith(LAST):
@@ -601,7 +603,7 @@ def check_limits(record: Record, scene: Scene) -> None:
 
 
 def check_pauses(record: Record) -> None:
-    """Nothing starts between the answer to a pause and the first word of another one."""
+    """Check that no job starts between the reply to a pause and the next change of pauses."""
     writes = [entry for entry in record.entries if entry.verb == "write" and entry.given[:2] == (RULES, "pauses")]
     for entry, after in pairwise(writes):
         paused: PauseSet = read_rules(entry.given[2]).paused
@@ -616,7 +618,7 @@ def check_pauses(record: Record) -> None:
 
 
 def check_samples(record: Record, scene: Scene) -> None:
-    """I6 at moments: what a survey shows at once keeps to limits, slots and ladder, and its sums are right."""
+    """I6 at one moment: each diagnosis keeps to limits, slots and ladder, and its sums are right."""
     slots = worker_slots(record.entries)
     diagnosis = scene.diagnosis.limits
     for entry in record.entries:
@@ -643,7 +645,7 @@ def check_samples(record: Record, scene: Scene) -> None:
 
 
 def check_keys(record: Record) -> None:
-    """One job for an idempotency key; never two live ones for a unique key."""
+    """Check that an idempotency key has one job, and that a unique key never has two live ones."""
     by_key: dict[tuple[str | None, str], set[JobId]] = defaultdict(set)
     alive: dict[str, list[tuple[int, int, JobId]]] = defaultdict(list)
     for entry in record.entries:
@@ -667,7 +669,7 @@ def check_keys(record: Record) -> None:
 
 
 def _may_end(record: Record, job_id: JobId, after: int) -> int:
-    """Return the first moment from which a job may have ended."""
+    """Return the first moment at which a job may have ended."""
     new = record.jobs[job_id]
     if new.expires_ms is not None:
         return 0
@@ -678,13 +680,10 @@ def _may_end(record: Record, job_id: JobId, after: int) -> int:
 
 
 def check_line(record: Record) -> None:
-    """R1.37 R5.11: of two jobs of a line that nothing holds back, the later one does not start before the earlier."""
+    """R1.37 R5.11: of two unrestricted jobs of a class, the later does not start before the earlier."""
     submitted = {job_id: span for job_id, span in record.submitted().items() if record.jobs[job_id].task == "plain"}
     first = {held.lease.job_id: held for held in record.claims if held.lease.epoch == 1}
-    latest: tuple[int, str] = (
-        0,
-        "",
-    )  # Of all that had been claimed by then: when the submit was asked for that came last.
+    latest: tuple[int, str] = (0, "")  # The latest start of a submit among the jobs claimed so far.
     for held in sorted((held for job_id, held in first.items() if job_id in submitted), key=lambda held: held.from_):
         latest = max(latest, (submitted[held.lease.job_id][0], held.lease.job_id))
         for other in first.values():
@@ -692,7 +691,7 @@ def check_line(record: Record) -> None:
                 assert submitted[other.lease.job_id][1] >= latest[0], (other.lease.job_id, latest[1])
 
 
-def most_at_once(leases: Iterable[Held]) -> int:
+def most_at_once(leases: Iterable[HeldLease]) -> int:
     moments = [(held.from_, 1) for held in leases if held.from_ < held.until]
     moments += [(held.until, -1) for held in leases if held.from_ < held.until]
     most = at_once = 0
@@ -706,9 +705,9 @@ def most_at_once(leases: Iterable[Held]) -> int:
 
 
 async def check_at_rest(store: Store) -> dict[JobId, JobRecord]:
-    """I5: every number is what counting again gives. Gives all jobs."""
+    """I5: every count equals a recount. Return all jobs."""
     before = await store.stats()
-    while True:  # What was cut off on its way to a server may still arrive there.
+    while True:  # Cancelled calls may still arrive at a server.
         jobs = {job.job_id: job for job in await store.find(EVERYTHING)}
         stats = await store.stats()
         if replace(stats, now_at=0, workers=()) == replace(before, now_at=0, workers=()):
@@ -740,8 +739,9 @@ async def check_at_rest(store: Store) -> dict[JobId, JobRecord]:
 
 
 async def drain(store: Store, jobs: dict[JobId, JobRecord], record: Record, *, lifted: bool) -> None:
-    """Bring home what workers hold, and let one claimer take everything: each job once, and in order, if all rules are
-    lifted; else whatever waits for room must come by itself.
+    """Return all leases, and let one worker run everything. Check that each job comes once.
+
+    If all rules are lifted, jobs must come in order. Otherwise each blocked job must come out by itself.
     """
     for document in await store.read(RULES) if lifted else ():
         await store.write(RULES, document.name, rules_body(EnforcedRules()))
@@ -751,7 +751,7 @@ async def drain(store: Store, jobs: dict[JobId, JobRecord], record: Record, *, l
     await store.renew(Heartbeat(last, 600_000, 600_000, register=True))
     waiting = {job_id for job_id, job in jobs.items() if not job.state.ended}
     heads: dict[ClassKey, tuple[int, int]] = {}
-    lines: dict[tuple[ClassKey, str | None], int] = {}  # When the latest was asked for that has come.
+    lines: dict[tuple[ClassKey, str | None], int] = {}  # The start of the latest submit among the jobs that came.
     submitted = record.submitted()
     deadline = time.monotonic() + PATIENCE
     leases: Sequence[Lease] = ()
@@ -771,11 +771,11 @@ async def drain(store: Store, jobs: dict[JobId, JobRecord], record: Record, *, l
             key, job = lease.class_key, jobs[lease.job_id]
             if not lifted or job.task == GRAPH_TASK:  # A released job goes before jobs that waited already.
                 continue
-            if key in keys:  # The first that came of this class.
+            if key in keys:  # The first job of this class.
                 head, before = (keys.pop(key), lease.seq), heads.get(key, (0, 0))
                 if job.due_at is None:
                     assert before <= head, (key, before, head)
-                else:  # It became due meanwhile. In a shared class it then got the key of the job that came last.
+                else:  # It became due meanwhile. In a shared class it then gets the key of the latest job.
                     assert before[0] <= head[0], (key, before, head)
                 heads[key] = max(before, head)
             if job.epoch == 0 and job.due_at is None and not record.jobs[lease.job_id].delay_ms and not _moved_on(job):
@@ -792,12 +792,12 @@ async def drain(store: Store, jobs: dict[JobId, JobRecord], record: Record, *, l
 
 
 def _moved_on(job: JobRecord) -> bool:
-    """Whether an operator has queued it again, at the end of its line."""
+    """Return whether an operator has queued the job again, at the end of its class."""
     return job.eligible_at is not None and job.eligible_at > job.submitted_at
 
 
 async def check_drained(store: Store, record: Record, scene: Scene) -> None:
-    """Nothing is left behind: no lease, no key of a limit that a job holds, no unique key without its job."""
+    """Check that nothing remains: no lease, no limit key of a job, and no unique key without its job."""
     jobs = await check_at_rest(store)
     assert all(job.state.ended for job in jobs.values())
     queue = await store.diagnose()
@@ -821,7 +821,7 @@ async def check_drained(store: Store, record: Record, scene: Scene) -> None:
 
 
 async def check_graphs(store: Store, jobs: dict[JobId, JobRecord]) -> None:
-    """Every batch has ended and its counts are what counting again gives; no job began before its sources ended."""
+    """Check that every batch has ended with right counts, and that no job began before its sources ended."""
     for batch in await store.find_batches(BatchQuery(limit=100_000)):
         counted = Counter(ending(job.state) for job in jobs.values() if job.batch_id == batch.batch_id)
         assert (batch.live, batch.held, batch.running, batch.finished_at is None) == (0, 0, 0, False), batch
@@ -837,13 +837,13 @@ async def check_graphs(store: Store, jobs: dict[JobId, JobRecord]) -> None:
             source = jobs.get(JobId(upstream.source))
             assert upstream.satisfied, (jobs[job_id], upstream)
             if source is not None:
-                # An exchange reads the clock before it waits for a lock that another one holds.
+                # An exchange may read the clock before it waits for a lock.
                 started_at = (jobs[job_id].started_at or 0) + LOCK_WAIT_MS
                 assert (source.finished_at or FOREVER) <= started_at, (source, jobs[job_id])
 
 
 def check_totals(stats: Stats, jobs: dict[JobId, JobRecord], record: Record) -> None:
-    """I5: what was counted all along is what the jobs and the record say. Pruned jobs leave a little room."""
+    """I5: the store's totals agree with the jobs and the record, with some tolerance for pruned jobs."""
     sent = {job.job_id for job in record.jobs.values() if not job.persist}
     submits = [entry for entry in record.entries if entry.verb == "submit"]
     graphs = [entry for entry in record.entries if entry.verb == "submit_graph"]
@@ -861,7 +861,7 @@ def check_totals(stats: Stats, jobs: dict[JobId, JobRecord], record: Record) -> 
     transient = len(made & sent)
     claims_lost = sum(entry.verb == "exchange" and entry.returned is None for entry in record.entries)
     resent = sum(not job.persist for entry in submits if entry.returned is None for job in entry.given[0])
-    room = resent + (8 * claims_lost if pruned or lost else 0)  # No claim gives more than eight.
+    room = resent + (8 * claims_lost if pruned or lost else 0)  # No claim returns more than eight leases.
     assert epochs + transient <= totals["claimed"] <= epochs + transient + room
     ended = sum(totals[state.value] for state in (State.COMPLETED, *BAD))
     retries = [entry for entry in record.entries if entry.verb == "retry"]
@@ -869,7 +869,7 @@ def check_totals(stats: Stats, jobs: dict[JobId, JobRecord], record: Record) -> 
     unsure = sum(entry.returned is None for entry in retries)
     persisted = len(made - sent)
     assert persisted <= ended <= persisted + moved + unsure + lost
-    # Every lease ended once: it went back, or its job ended. What ended in the queue was cancelled there.
+    # Each lease ended once: the job was returned, or it ended. Jobs that ended in the queue were cancelled there.
     leased = totals["claimed"] - transient
     back = sum(totals.get(name, 0) for name in ("retried", "snoozed", "released"))
     assert leased <= back + ended + resent
@@ -879,15 +879,17 @@ def check_totals(stats: Stats, jobs: dict[JobId, JobRecord], record: Record) -> 
 # ---------------------------------------------------------------------- the tests
 
 
-async def play(orders: Orders) -> None:
-    """Play one history, drain the store and judge both."""
-    scene = orders.scene
-    stores = await open_stores(orders.address, orders.namespace, 3)
+async def play(settings: HistorySettings) -> None:
+    """Play one history, drain the store and check both."""
+    scene = settings.scene
+    stores = await open_stores(settings.address, settings.namespace, 3)
     loop = asyncio.get_running_loop()
     try:
         await stores[0].write(RULES, "declared.standing", rules_body(scene.diagnosis))
-        others = [loop.run_in_executor(processes(), join_from_afar, orders, f"p{n}") for n in range(orders.apart)]
-        played = [join_in(orders, stores, "main"), *others]
+        others = [
+            loop.run_in_executor(processes(), run_clients_in_process, settings, f"p{n}") for n in range(settings.apart)
+        ]
+        played = [run_clients(settings, stores, "main"), *others]
         entries = [entry for part in await _all(played) for entry in part]
         for store in stores[1:]:
             await store.close()
@@ -970,13 +972,13 @@ async def test_a_job_queued_again_while_old_ones_are_removed_stays_or_goes_as_a_
 async def play_scene(
     store_name: str, folder: Path, scene: Scene, seeds: Iterable[int], *, clients: int, steps: int, apart: int = 0
 ) -> None:
-    """Play histories of one scene, each in a namespace of its own, with this many processes beside this one."""
+    """Play histories of one scene, each in a namespace of its own, with this many additional processes."""
     address = ADDRESSES[store_name](folder)
     if not open_any(address).abilities.shared:
-        apart = 0  # It lives in one process.
+        apart = 0  # Such a store lives in one process.
     for seed in seeds:
         try:
-            await play(Orders(address, f"n{seed}", scene, seed, clients, steps, apart))
+            await play(HistorySettings(address, f"n{seed}", scene, seed, clients, steps, apart))
         except BaseException as problem:
             problem.add_note(f"to play it again: --seed {seed}, {scene.name!r}, {apart} processes beside this one")
             raise
@@ -984,7 +986,7 @@ async def play_scene(
 
 @functools.cache
 def processes() -> ProcessPoolExecutor:
-    """Processes that were started afresh, not forked from this one."""
+    """Return a pool of processes that are started anew, not forked from this one."""
     pool = ProcessPoolExecutor(3, mp_context=get_context("spawn"))
     atexit.register(pool.shutdown)
     return pool

@@ -1,4 +1,4 @@
-"""Where a job stands among all others, and what it had waited for once it has started."""
+"""A job's position among all others, and its past reasons to wait once it has started."""
 
 from __future__ import annotations
 
@@ -197,15 +197,15 @@ async def test_what_a_pause_holds_back_is_told_as_a_limit_of_nothing(store: Stor
 # ---------------------------------------------------------------------- what it had waited for
 
 
-async def witness(store: Store, clock: ManualClock, reason: str, *, seconds: int, key: ClassKey = MEDIUM) -> None:
-    """Let so much time pass in which a class waits for one thing, with a sample a second; the last at its end."""
+async def sample_waits(store: Store, clock: ManualClock, reason: str, *, seconds: int, key: ClassKey = MEDIUM) -> None:
+    """Advance the clock while a class waits for one reason. Record a sample each second, the last at the end."""
     for _ in range(seconds):
         clock.advance(seconds=1)
         await store.record_wait_reasons({key: reason})
 
 
 async def started(store: Store, job_id: JobId) -> dict[str, int]:
-    """Start a job and give what it had waited for."""
+    """Start a job. Return how long it waited for each reason."""
     await register(store)
     assert (await claim_one(store)).job_id == job_id
     return dict((await diagnosis(store, job_id)).waited_ms)
@@ -215,7 +215,7 @@ async def test_a_job_that_has_started_tells_what_it_had_waited_for(store: Store,
     await store.record_wait_reasons({MEDIUM: "slots_full"})
     job_id = await submit_one(store)
     assert (await diagnosis(store, job_id)).waited_ms == {}
-    await witness(store, clock, "slots_full", seconds=5)
+    await sample_waits(store, clock, "slots_full", seconds=5)
     assert (await diagnosis(store, job_id)).waited_ms == {}  # It still waits: that is what ``why`` is for.
     clock.advance(ms=400)
     assert await started(store, job_id) == {"slots_full": 5_400}
@@ -224,17 +224,17 @@ async def test_a_job_that_has_started_tells_what_it_had_waited_for(store: Store,
 async def test_each_reason_has_its_part_and_they_add_up(store: Store, clock: ManualClock) -> None:
     await store.record_wait_reasons({MEDIUM: "lane"})
     job_id = await submit_one(store)
-    await witness(store, clock, "lane", seconds=4)
-    await witness(store, clock, "slots_full", seconds=3)
-    await witness(store, clock, "lane", seconds=2)
+    await sample_waits(store, clock, "lane", seconds=4)
+    await sample_waits(store, clock, "slots_full", seconds=3)
+    await sample_waits(store, clock, "lane", seconds=2)
     waited = await started(store, job_id)
     assert waited == {"lane": 6_000, "slots_full": 3_000}
 
 
 async def test_what_was_seen_before_the_job_came_is_not_its_own(store: Store, clock: ManualClock) -> None:
-    await witness(store, clock, "reserved", seconds=60)
+    await sample_waits(store, clock, "reserved", seconds=60)
     job_id = await submit_one(store)
-    await witness(store, clock, "slots_full", seconds=2)
+    await sample_waits(store, clock, "slots_full", seconds=2)
     assert await started(store, job_id) == {"slots_full": 2_000}
 
 
@@ -248,10 +248,10 @@ async def test_what_was_seen_last_holds_for_a_moment(store: Store, clock: Manual
 async def test_a_gap_between_samples_is_time_without_a_worker(store: Store, clock: ManualClock) -> None:
     # Workers take the samples: where there are none, no worker was there to run the job either.
     job_id = await submit_one(store)
-    await witness(store, clock, "slots_full", seconds=2)
+    await sample_waits(store, clock, "slots_full", seconds=2)
     clock.advance(seconds=60)
     await store.record_wait_reasons({MEDIUM: "lane"})
-    await witness(store, clock, "lane", seconds=2)
+    await sample_waits(store, clock, "lane", seconds=2)
     assert await started(store, job_id) == {"slots_full": 2_000, "no_worker": 60_000, "lane": 2_000}
 
 
@@ -272,7 +272,7 @@ async def test_a_wait_between_two_samples_is_told_only_if_it_is_worth_a_word(
 
 async def test_samples_of_other_classes_say_nothing(store: Store, clock: ManualClock) -> None:
     job_id = await submit_one(store)
-    await witness(store, clock, "lane", seconds=10, key=LOW)
+    await sample_waits(store, clock, "lane", seconds=10, key=LOW)
     assert await started(store, job_id) == {"no_worker": 10_000}
 
 
@@ -297,9 +297,9 @@ async def test_time_in_a_park_is_told_apart_and_not_counted_twice(store: Store, 
     lease = await claim_one(store)
     await store.record_wait_reasons({MEDIUM: "slots_full"})
     job_id = await submit_one(store, a_job(limits=("account=7",)))
-    await witness(store, clock, "slots_full", seconds=3)
+    await sample_waits(store, clock, "slots_full", seconds=3)
     assert await claimed_ids(store) == []  # Now it is put aside.
-    await witness(store, clock, "lane", seconds=20)
+    await sample_waits(store, clock, "lane", seconds=20)
     await end(store, lease)
     assert await started(store, job_id) == {"slots_full": 3_000, "limit": 20_000}
 
@@ -307,7 +307,7 @@ async def test_time_in_a_park_is_told_apart_and_not_counted_twice(store: Store, 
 async def test_what_it_had_waited_for_is_told_after_the_end_too(store: Store, clock: ManualClock) -> None:
     await store.record_wait_reasons({MEDIUM: "slots_full"})
     job_id = await submit_one(store)
-    await witness(store, clock, "slots_full", seconds=3)
+    await sample_waits(store, clock, "slots_full", seconds=3)
     await register(store)
     lease = await claim_one(store)
     clock.advance(seconds=30)
@@ -320,7 +320,7 @@ async def test_a_retried_job_tells_of_its_last_wait_alone(store: Store, clock: M
     # R5.68
     await store.record_wait_reasons({MEDIUM: "slots_full"})
     job_id = await submit_one(store)
-    await witness(store, clock, "slots_full", seconds=3)
+    await sample_waits(store, clock, "slots_full", seconds=3)
     await register(store)
     await end(store, await claim_one(store), Raised(BOOM))
     assert (await diagnosis(store, job_id)).waited_ms == {}
@@ -328,17 +328,17 @@ async def test_a_retried_job_tells_of_its_last_wait_alone(store: Store, clock: M
     await beat(store)
     await store.exchange(Exchange(None))
     await store.record_wait_reasons({MEDIUM: "lane"})
-    await witness(store, clock, "lane", seconds=2)
+    await sample_waits(store, clock, "lane", seconds=2)
     assert await started(store, job_id) == {"lane": 2_000}
 
 
 async def test_a_job_that_was_handed_back_tells_of_its_whole_wait(store: Store, clock: ManualClock) -> None:
     await store.record_wait_reasons({MEDIUM: "slots_full"})
     job_id = await submit_one(store)
-    await witness(store, clock, "slots_full", seconds=3)
+    await sample_waits(store, clock, "slots_full", seconds=3)
     await register(store)
     await end(store, await claim_one(store), Released())
-    await witness(store, clock, "slots_full", seconds=2)
+    await sample_waits(store, clock, "slots_full", seconds=2)
     assert await started(store, job_id) == {"slots_full": 5_000}
 
 
@@ -346,7 +346,7 @@ async def test_samples_are_kept_for_a_day(store: Store, clock: ManualClock) -> N
     keep = Keep(completed_ms=99 * 24 * HOURS_MS)
     await store.record_wait_reasons({MEDIUM: "slots_full"})
     job_id = await submit_one(store)
-    await witness(store, clock, "slots_full", seconds=3)
+    await sample_waits(store, clock, "slots_full", seconds=3)
     await register(store)
     await end(store, await claim_one(store))
     clock.advance(ms=23 * HOURS_MS)
@@ -361,7 +361,7 @@ async def test_samples_are_kept_for_a_day(store: Store, clock: ManualClock) -> N
 
 
 async def claim_shared(store: Store, clocks: ShareClocks, *, free: int, free_below: int | None = None) -> list[str]:
-    """Claim as a worker with clocks of its own does; give the lanes in order."""
+    """Claim as a worker with its own share clocks. Return the lanes in order."""
     below = free if free_below is None else free_below
     picture = await store.snapshot()
     chosen = plan(picture, free=free, free_below=below, offers=frozenset(), policy=BUILT_IN, clocks=clocks)

@@ -1,4 +1,4 @@
-"""Documents: small named values, written only over the version that was read."""
+"""Documents: small named values that are written only over the version that the writer has read."""
 
 from __future__ import annotations
 

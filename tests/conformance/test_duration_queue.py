@@ -1,4 +1,4 @@
-"""What the duration queue keeps in its keys, and each move on them, by the roles they play in any store."""
+"""The state of the original duration queue and each move on it, by the roles that they play in any store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FAST, MEDIUM, SLOW = "fast", "medium", "slow"
 LADDER = Ladder((Rung(FAST, 3_000), Rung(MEDIUM, 10_000, percent=60), Rung(SLOW, 30_000, percent=30)))
 
 
-async def climb(store: Store) -> None:
+async def enforce_ladder(store: Store) -> None:
     await write_rules(store, Policy(ladder=LADDER))
 
 
@@ -62,7 +62,7 @@ async def test_arrival_is_a_number_and_never_the_text_of_an_id(store: Store) -> 
 
 async def test_a_submitted_job_keeps_its_options_and_inputs_until_it_runs(store: Store, clock: ManualClock) -> None:
     # R3.42, R3.43, R3.53, R3.57, R3.58, R3.67: they are one record, which nothing but the job's end removes.
-    await climb(store)
+    await enforce_ladder(store)
     job_id = await submit_one(store, a_job(payload=b'["drawing.asy"]', rung=SLOW, tenant="acme"))
     clock.advance(24 * 3_600)
     await store.prune(Keep())
@@ -83,7 +83,7 @@ async def test_one_that_may_expire_is_gone_when_its_time_is_up(store: Store, clo
 
 async def test_a_claim_names_the_worker_and_the_duration_in_one_step(store: Store) -> None:
     # R3.44, R3.48, R3.49, R3.51, R3.75, R3.83: taken from the queue, executing, counted, its worker known: all or none.
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, "w1", slots=10)
     job_id = await submit_one(store, a_job(rung=ELASTIC))
     lease = await claim_one(store, "w1")
@@ -97,7 +97,7 @@ async def test_a_claim_names_the_worker_and_the_duration_in_one_step(store: Stor
 
 async def test_counts_begin_at_nothing_and_end_there(store: Store) -> None:
     # R3.50, R3.69, R3.70: a counter is the leases counted, so what has ended is in none.
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=10)
     assert await floor_of(store) == RunningJobs(10, 10, (0, 0, 0))
     await submit(store, a_job(rung=SLOW), a_job(rung=FAST))
@@ -111,7 +111,7 @@ async def test_counts_begin_at_nothing_and_end_there(store: Store) -> None:
 
 async def test_an_abort_before_the_claim_leaves_nothing_in_the_queue(store: Store) -> None:
     # R3.59, R3.63
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=10)
     gone, stays = await submit(store, a_job(rung=SLOW), a_job(rung=SLOW))
     await store.cancel([gone])
@@ -124,7 +124,7 @@ async def test_an_abort_after_the_claim_frees_the_place_when_the_job_has_stopped
     store: Store,
 ) -> None:
     # R3.60, R3.63
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=10)
     job_id = await submit_one(store, a_job(rung=SLOW))
     lease = await claim_one(store)
@@ -137,7 +137,7 @@ async def test_an_abort_after_the_claim_frees_the_place_when_the_job_has_stopped
 
 async def test_what_was_claimed_and_never_begun_goes_to_another(store: Store, clock: ManualClock) -> None:
     # R3.76: not aborted, but taken back for another backend.
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, "w1", slots=10)
     await register(store, "w2", slots=10)
     job_id = await submit_one(store, a_job(rung=SLOW))
@@ -151,7 +151,7 @@ async def test_what_was_claimed_and_never_begun_goes_to_another(store: Store, cl
 
 async def test_a_worker_comes_lives_and_leaves_and_the_limits_follow(store: Store, clock: ManualClock) -> None:
     # R3.52, R3.72, R3.78, R3.81, R3.82
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, "w1", slots=10)
     await register(store, "w2", slots=10)
     assert (await floor_of(store)).slots == 20
@@ -167,7 +167,7 @@ async def test_what_a_vanished_worker_held_is_counted_until_it_is_taken_back_and
     store: Store, clock: ManualClock
 ) -> None:
     # R3.77, R3.80, R3.82
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, "w1", slots=10)
     job_id = await submit_one(store, a_job(rung=SLOW))
     await claim_one(store, "w1")
@@ -180,7 +180,7 @@ async def test_what_a_vanished_worker_held_is_counted_until_it_is_taken_back_and
 
 async def test_what_has_gone_from_the_queue_is_passed_over(store: Store) -> None:
     # R3.84: there is no id without its job, so nothing is dropped; a job cancelled meanwhile is simply not there.
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=10)
     picture = await store.snapshot()
     gone = await submit_one(store, a_job(rung=SLOW))

@@ -1,4 +1,4 @@
-"""Expiring: a job that has waited too long is cancelled and never begun."""
+"""Expiry: a job that has waited too long is cancelled and never starts."""
 
 from __future__ import annotations
 

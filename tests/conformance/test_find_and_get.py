@@ -1,4 +1,4 @@
-"""Reading jobs: by id in the order asked, by filter newest first, page by page."""
+"""Reading jobs: by id in the order requested, and by filter, newest first, page by page."""
 
 from __future__ import annotations
 

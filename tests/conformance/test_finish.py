@@ -1,4 +1,4 @@
-"""Finishing: one outcome counts, under the token of the lease, and counts are kept as core judged them."""
+"""Finishing: one outcome counts, under the token of the lease, and attempts are stored as core judged them."""
 
 from __future__ import annotations
 

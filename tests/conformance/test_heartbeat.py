@@ -1,4 +1,4 @@
-"""Renewing: a heartbeat moves one deadline, says what is lost and what must stop, and frees what never started."""
+"""Heartbeats: they extend one deadline, report lost leases and stop requests, and return jobs that never started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random histories of jobs, workers and rules: all answers of a store have to agree with those of the memory store."""
+"""Random histories of jobs, workers and rules: all replies of a store must agree with those of the memory store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.one_store  # All answers are those of one store, order 
 
 
 class Histories(StoreHistory):
-    """Histories without workflows, with all that operators and programs ask for."""
+    """Histories without workflows, with all calls of operators and programs."""
 
     @rule(name=st.sampled_from(sorted(PAUSES)))
     def pause(self, name: str) -> None:
@@ -33,7 +33,7 @@ class Histories(StoreHistory):
 
     @rule()
     def record_wait_reasons(self) -> None:
-        """Sample what classes wait for, as a worker does every second."""
+        """Record why classes wait, as a worker does every second."""
 
         async def play(store: Store) -> None:
             await store.record_wait_reasons(class_reasons(await store.diagnose(), BUILT_IN))
@@ -42,7 +42,7 @@ class Histories(StoreHistory):
 
     @rule(number=numbers, ending=endings)
     def report_stale(self, number: int, ending: Ending) -> None:
-        """A report with a token that is not the last one changes nothing."""
+        """Report with an outdated token, and check that nothing changes."""
         self._both(lambda store: store.exchange(Exchange(None)))  # What is due becomes eligible before, not meanwhile.
         before = self._both(all_jobs)[0]
         stale = [
@@ -116,7 +116,7 @@ class Histories(StoreHistory):
         worker_id: str | None,
         limit: int,
     ) -> None:
-        """Read all pages of a query."""
+        """Compare all pages of a query."""
 
         async def play(store: Store) -> list[list[JobId]]:
             query = JobQuery(tuple(sorted(states)), task, lane, tenant, worker_id, limit=limit)

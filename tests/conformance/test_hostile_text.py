@@ -1,4 +1,4 @@
-"""Text that is meant to break something: what a store accepts reads back equal, and never stops what comes after."""
+"""Hostile text: a store that accepts a text returns it equal, and continues to work."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def as_submitted(job: JobRecord, new: NewJob) -> bool:
 
 
 async def submit_or_refuse(store: Store, *jobs: NewJob) -> bool:
-    """Submit jobs. If the store refuses them, check that it kept none."""
+    """Submit jobs. If the store refuses them, check that it stored none."""
     try:
         await store.submit(jobs)
     except PayloadError:
@@ -241,7 +241,7 @@ async def test_hostile_words_of_a_task_are_kept(store: Store) -> None:
 
 
 def reads_as(kept: str | None, text: str) -> bool:
-    """Return whether a word of a running job was kept: a lone surrogate in it may have become an escape."""
+    """Return whether a text of a running job was stored. A lone surrogate may have become an escape."""
     return kept in (text, text.encode("utf-8", "backslashreplace").decode())
 
 

@@ -1,4 +1,4 @@
-"""Limits: never exceeded, and a job that waits for one of its own delays no other job."""
+"""Limits: never exceeded, and a job that waits for its own limit delays no other job."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def per_account(concurrency: int) -> LimitRule:
 
 
 async def enforce(store: Store, limits: Mapping[str, LimitRule] | None = None) -> None:
-    """Put exactly these limits in force."""
+    """Apply exactly these limits."""
     await write_rules(store, Policy(limits=limits or {}))
 
 
@@ -708,7 +708,7 @@ async def test_what_an_attempt_was_blocked_for_is_not_told_of_the_next(store: St
 
 
 async def starts(store: Store, clock: ManualClock, *, seconds: int, step_ms: int = 1_000) -> list[int]:
-    """Claim and finish whatever may start, and give at which seconds that was."""
+    """Claim and finish all jobs that may start. Return the seconds at which they started."""
     began_at, seen = clock(), []
     while clock() - began_at <= seconds * 1_000:
         for lease in await claim(store):

@@ -18,7 +18,7 @@ BAD = (State.FAILED, State.CANCELLED, State.DEAD_LETTER)
 
 
 async def list_all(store: Store, query: JobQuery) -> list[JobId]:
-    """Follow the pages of a list to its end."""
+    """Read all pages of a list."""
     found: list[JobId] = []
     while True:
         page = await store.find(query)
@@ -30,7 +30,7 @@ async def list_all(store: Store, query: JobQuery) -> list[JobId]:
 
 
 async def end_many(store: Store, state: State) -> tuple[list[JobId], list[JobId]]:
-    """Bring many jobs to one ending. Return all of them, and those that are rare; newest first."""
+    """End many jobs in one state. Return all of them, and the rare ones, newest first."""
     jobs = [
         a_job(task="rare", tenant="acme", lane="low", max_retries=0) if number % EVERY == 7 else a_job(max_retries=0)
         for number in range(MANY)

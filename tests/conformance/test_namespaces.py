@@ -1,4 +1,4 @@
-"""Namespaces: two of them in one place know nothing of each other."""
+"""Namespaces: two of them on one server or in one folder share nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.conftest import OpenStore
 
 @pytest.fixture
 async def other(open_namespace: OpenStore, store: Store) -> Store:
-    """A namespace beside the store's own."""
+    """Return another namespace beside the store's own."""
     assert store.namespace == "default"
     return await open_namespace("other")
 

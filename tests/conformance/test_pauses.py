@@ -1,4 +1,4 @@
-"""Pauses: what must not start, and what goes on all the same."""
+"""Pauses: which jobs must not start, and which continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reserve of the whole pool: slots that only some lanes may fill, wherever they are."""
+"""A reserve of the whole pool: slots that only some lanes may fill, on any worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RULES = [pytest.param(CAP, id="cap"), pytest.param(LEAVE_FREE, id="leave free")]
 
 
 async def fill(store: Store, *worker_ids: str, policy: Policy = CAP, free: int = 10) -> list[Lease]:
-    """Let each worker in turn take all it may have."""
+    """Claim for each worker in turn. Return all leases."""
     leases: list[Lease] = []
     for worker_id in worker_ids:
         leases += (await ask(store, worker_id, free=free, policy=policy)).leases

@@ -1,4 +1,4 @@
-"""Amendments: running elastic jobs lowered, sessions halted, and what their workers are told."""
+"""Preemption: shorter times for running elastic jobs, halted sessions, and the orders that their workers get."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAST, MEDIUM, SLOW = "fast", "medium", "slow"
 LADDER = Ladder((Rung(FAST, 3_000, limit=4), Rung(MEDIUM, 10_000, limit=3), Rung(SLOW, 30_000, limit=2)))
 
 
-async def climb(store: Store) -> None:
+async def enforce_ladder(store: Store) -> None:
     await write_rules(store, Policy(ladder=LADDER))
 
 
@@ -38,7 +38,7 @@ async def grants_of(store: Store, *leases: Lease) -> list[RunBudget]:
 
 
 async def test_a_lowered_job_frees_its_rung_at_once(store: Store) -> None:  # R3.16, R3.90
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=5)
     lease = await start(store)
     assert (lease.assigned, lease.budget_ms) == (SLOW, 30_000)
@@ -48,7 +48,7 @@ async def test_a_lowered_job_frees_its_rung_at_once(store: Store) -> None:  # R3
 
 
 async def test_its_worker_is_told_what_it_is_given_now(store: Store) -> None:
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=5)
     lease = await start(store)
     fixed = await start(store, SLOW)
@@ -59,7 +59,7 @@ async def test_its_worker_is_told_what_it_is_given_now(store: Store) -> None:
 
 
 async def test_a_lease_that_a_heartbeat_gives_back_is_given_no_time(store: Store) -> None:
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=5)
     kept, lost = await start(store), await start(store)
     answer = await beat(store, held=[kept], confirm_ms=0)
@@ -68,7 +68,7 @@ async def test_a_lease_that_a_heartbeat_gives_back_is_given_no_time(store: Store
 
 
 async def test_whoever_keeps_its_lease_and_whoever_watches_it_is_rung(store: Store) -> None:
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=5)
     lease = await start(store)
     keeper, watcher = store.subscribe("w1" + LEASE_CHANNEL), store.subscribe(JOB_CHANNEL + "me")
@@ -84,7 +84,7 @@ async def test_whoever_keeps_its_lease_and_whoever_watches_it_is_rung(store: Sto
 
 
 async def test_a_job_is_only_ever_lowered(store: Store) -> None:  # R3.88
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=5)
     lease = await start(store)
     lower, same, higher = (Preemption(lease.job_id, rung) for rung in (MEDIUM, MEDIUM, SLOW))
@@ -93,7 +93,7 @@ async def test_a_job_is_only_ever_lowered(store: Store) -> None:  # R3.88
 
 
 async def test_lowered_twice_in_one_call_it_counts_at_the_last(store: Store) -> None:
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=5)
     lease = await start(store)
     assert await store.preempt([Preemption(lease.job_id, MEDIUM), Preemption(lease.job_id, FAST)]) == [True, True]
@@ -102,7 +102,7 @@ async def test_lowered_twice_in_one_call_it_counts_at_the_last(store: Store) -> 
 
 
 async def test_what_is_not_elastic_or_does_not_run_stays_as_it_is(store: Store) -> None:
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=5)
     fixed = await start(store, SLOW)
     waiting = await submit_one(store, a_job(rung=ELASTIC))
@@ -114,7 +114,7 @@ async def test_what_is_not_elastic_or_does_not_run_stays_as_it_is(store: Store) 
 
 
 async def test_a_rung_that_is_not_on_the_ladder_is_nothing(store: Store) -> None:
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=5)
     lease = await start(store)
     assert await store.preempt([Preemption(lease.job_id, "glacial")]) == [False]
@@ -122,7 +122,7 @@ async def test_a_rung_that_is_not_on_the_ladder_is_nothing(store: Store) -> None
 
 
 async def test_the_room_it_gives_is_taken_by_the_next(store: Store) -> None:  # R3.18
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=5)
     first, _ = await start(store), await start(store)
     await submit_one(store, a_job(rung=SLOW))
@@ -134,7 +134,7 @@ async def test_the_room_it_gives_is_taken_by_the_next(store: Store) -> None:  # 
 
 
 async def test_a_worker_that_waits_is_woken_by_the_room(store: Store) -> None:  # R3.28
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, "w1", slots=5)
     await register(store, "w2", slots=5)
     first, _ = await start(store), await start(store)
@@ -150,7 +150,7 @@ async def test_a_worker_that_waits_is_woken_by_the_room(store: Store) -> None:  
 
 
 async def test_its_lease_still_ends_as_any_other(store: Store) -> None:  # R3.71
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=5)
     lease = await start(store, job=a_job(rung=ELASTIC, tenant="acme", unique_key="u"))
     await store.preempt([Preemption(lease.job_id, MEDIUM)])
@@ -161,7 +161,7 @@ async def test_its_lease_still_ends_as_any_other(store: Store) -> None:  # R3.71
 
 
 async def test_downgrades_are_counted(store: Store) -> None:
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=5)
     lease = await start(store)
     await store.preempt([Preemption(lease.job_id, MEDIUM), Preemption(lease.job_id, FAST)])
@@ -173,7 +173,7 @@ async def test_downgrades_are_counted(store: Store) -> None:
 
 
 async def test_a_session_counts_at_the_shortest_rung(store: Store) -> None:  # R3.15
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=5)
     lease = await start(store, INTERACTIVE)
     assert (lease.assigned, lease.budget_ms) == (None, None)
@@ -188,7 +188,7 @@ async def test_a_session_counts_at_the_shortest_rung(store: Store) -> None:  # R
 
 
 async def test_a_session_is_halted_once_and_holds_its_place_until_it_ends(store: Store) -> None:  # R3.25, R3.34
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=5)
     lease = await start(store, INTERACTIVE)
     assert await store.preempt([Preemption(lease.job_id, None)]) == [True]
@@ -239,8 +239,8 @@ STOPPED = JobError("TimeoutError", "time limit (3 s)")
 
 
 async def stop(store: Store, rung: str, on_stop: str, partial: bytes | None = None) -> JobRecord:
-    """Let a job of a rung run out of time."""
-    await climb(store)
+    """Run a job of a rung until it is out of time."""
+    await enforce_ladder(store)
     await register(store, slots=5)
     job_id = await submit_one(store, a_job(rung=rung, retry=RetryRule("policy", on_stop=on_stop)))
     lease = await claim_one(store)

@@ -1,4 +1,4 @@
-"""A preview of a submit: the same diagnostics as just after the submit, and nothing is kept."""
+"""A preview of a submit: the same diagnostics as just after the submit, and nothing is stored."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TASK = "reports.export"
 
 
 async def fill(store: Store) -> None:
-    """Let jobs of several classes, tenants and limits wait and run."""
+    """Submit waiting and running jobs of several classes, tenants and limits."""
     await declare_limits(store, TASK, {f"{TASK}.limit": LimitRule(concurrency=2, tasks=(TASK,))})
     await declare_limits(store, "mail", {"mail.rate": LimitRule(count=1, period_ms=60_000, tasks=("mail",))})
     await declare_limits(store, "sync", {"sync.by": LimitRule(concurrency=1, by="account", tasks=("sync",))})
@@ -61,7 +61,7 @@ NEW: dict[str, dict[str, object]] = {
 
 
 def comparable(diagnosis: JobDiagnostics | None) -> JobDiagnostics:
-    """Return diagnostics without what a preview cannot know: the number of the job, and what its class began with."""
+    """Return diagnostics without sequence numbers and order keys, which a preview cannot know."""
     assert diagnosis is not None
     snapshot = diagnosis.queue.snapshot
     classes = sorted((view._replace(head_key=0) for view in snapshot.classes if view.waiting), key=str)

@@ -1,4 +1,4 @@
-"""Pruning and purging: what has ended goes when its time is over, what waits never does."""
+"""Pruning and purging: an ended job is removed when its time is over, a waiting job never."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recovering: leases of workers past their deadline are found, and ended once, if it is still so."""
+"""Recovery: leases of workers past their deadline are found, and ended once, unless the worker has renewed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Histories that once came out wrong, each cut down to what matters."""
+"""Histories that once failed, each reduced to the calls that matter."""
 
 from __future__ import annotations
 

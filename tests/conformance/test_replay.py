@@ -1,4 +1,4 @@
-"""What a real store and a real job source did is what a replay of the records does."""
+"""A replay of the records of a real store and job source does the same as they did."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LIMITED = read_policy(
 
 
 class RealRun:
-    """One real job source, whose jobs last as long as a table says, on a clock that only this class moves."""
+    """A real job source on a clock that only this class moves. A table holds the lengths of its jobs."""
 
     def __init__(self, store: Store, clock: ManualClock, policy: Policy) -> None:
         self._store, self._clock, self._policy = store, clock, policy
@@ -52,7 +52,7 @@ class RealRun:
         self._due_at: int | None = None
 
     async def run(self, coming: list[tuple[int, NewJob]], lengths: dict[JobId, list[int]]) -> None:
-        """Submit jobs at their milliseconds and run them. All attempts of a job but the last one fail."""
+        """Submit jobs at their times and run them. All attempts of a job fail but the last one."""
         costs = TaskCosts()
         await costs.publish(self._store)
         source = StoreJobSource(self._store, CurrentPolicy(self._policy, fixed=True), "w1", (ANY_TASK,),

@@ -1,4 +1,4 @@
-"""Retrying, by an operator: an ended job runs again as if new, and keeps its history."""
+"""Retries by an operator: an ended job runs again as if new, and keeps its history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ladder at the claim: nested limits, percentages of live slots, what elastic jobs are assigned."""
+"""The ladder at the claim: nested limits, percentages of live slots, and the rungs of elastic jobs."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ PERCENT = (Rung(FAST, 3_000), Rung(MEDIUM, 10_000, percent=60), Rung(SLOW, 30_00
 LIMITS = (Rung(FAST, 3_000, limit=4), Rung(MEDIUM, 10_000, limit=3), Rung(SLOW, 30_000, limit=2))
 
 
-async def climb(store: Store, rungs: tuple[Rung, ...] = LIMITS, **limits: LimitRule) -> None:
-    """Put a ladder in force."""
+async def enforce_ladder(store: Store, rungs: tuple[Rung, ...] = LIMITS, **limits: LimitRule) -> None:
+    """Apply a policy with this ladder."""
     await write_rules(store, Policy(ladder=Ladder(rungs), limits=limits))
 
 
@@ -48,7 +48,7 @@ def jobs_of(rung: str | None, count: int) -> list[NewJob]:
 
 
 async def claim_each(store: Store, *rungs: str, worker_id: str = "w1") -> list[Lease]:
-    """Claim one job of each of these rungs, in this order; those that may not start give none."""
+    """Claim one job of each of these rungs, in order. A job that may not start yields no lease."""
     leases: list[Lease] = []
     for rung in rungs:
         take = Take(ClassKey("medium", (), rung), 1, below_reserve=True)
@@ -58,7 +58,7 @@ async def claim_each(store: Store, *rungs: str, worker_id: str = "w1") -> list[L
 
 
 async def running(store: Store) -> tuple[int, ...]:
-    """How many jobs run on each rung, the shortest first."""
+    """Return how many jobs run on each rung, the shortest first."""
     running_jobs = (await store.snapshot()).running_jobs
     assert running_jobs is not None
     return running_jobs.counts
@@ -89,7 +89,7 @@ async def test_a_job_counts_on_its_rung_and_every_shorter_one(
     store: Store, wanted: list[str], counts: tuple[int, int, int]
 ) -> None:
     # R3.1, R3.13, R3.14, R3.15
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=20)
     await submit(store, *(job for rung in (FAST, MEDIUM, SLOW) for job in jobs_of(rung, 10)))
     await claim_each(store, *wanted)
@@ -97,7 +97,7 @@ async def test_a_job_counts_on_its_rung_and_every_shorter_one(
 
 
 async def test_one_claim_takes_no_more_than_fits(store: Store) -> None:
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=20)
     await submit(store, *(job for rung in (SLOW, MEDIUM, FAST) for job in jobs_of(rung, 10)))
     assert len(await claim(store, free=20)) == 4
@@ -107,7 +107,7 @@ async def test_one_claim_takes_no_more_than_fits(store: Store) -> None:
 
 async def test_the_limits_hold_over_all_workers(store: Store) -> None:
     # R3.79: decided in the step that claims, so no other claim can be faster.
-    await climb(store)
+    await enforce_ladder(store)
     await submit(store, *jobs_of(SLOW, 10))
     for worker_id in ("w1", "w2", "w3"):
         await register(store, worker_id)
@@ -117,7 +117,7 @@ async def test_the_limits_hold_over_all_workers(store: Store) -> None:
 async def test_any_number_of_rungs_may_be_set(store: Store) -> None:
     # R3.1
     rungs = tuple(Rung(f"r{number}", number * 1_000, limit=6 - number) for number in range(1, 6))
-    await climb(store, rungs)
+    await enforce_ladder(store, rungs)
     await register(store, slots=20)
     await submit(store, *(job for rung in rungs for job in jobs_of(rung.name, 3)))
     await claim_each(store, "r5", "r5", "r4", "r4", "r3", "r3", "r2", "r2", "r1", "r1")
@@ -127,7 +127,7 @@ async def test_any_number_of_rungs_may_be_set(store: Store) -> None:
 @pytest.mark.parametrize("way", ["completed", "failed", "released", "reaped"])
 async def test_a_place_is_free_once_its_job_has_ended(store: Store, clock: ManualClock, way: str) -> None:
     # R3.70, R3.71, R3.80, R3.65: what runs is counted from the leases, so nothing can be given back twice.
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, "w1", slots=20)
     await submit(store, *jobs_of(SLOW, 4))
     first, _ = await claim(store, "w1", free=2)
@@ -150,7 +150,7 @@ async def test_a_place_is_free_once_its_job_has_ended(store: Store, clock: Manua
 
 async def test_a_job_without_a_duration_counts_nowhere_and_waits_for_no_rung(store: Store) -> None:
     # R3.3
-    await climb(store, (Rung(FAST, 3_000, limit=1),))
+    await enforce_ladder(store, (Rung(FAST, 3_000, limit=1),))
     await register(store, slots=20)
     await submit(store, *jobs_of(None, 5), *jobs_of(FAST, 2))
     leases = await claim(store, free=20)
@@ -159,7 +159,7 @@ async def test_a_job_without_a_duration_counts_nowhere_and_waits_for_no_rung(sto
 
 
 async def test_a_duration_that_the_ladder_does_not_have_binds_nobody(store: Store) -> None:
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=20)
     await submit(store, *jobs_of("glacial", 5))
     leases = await claim(store)
@@ -179,7 +179,7 @@ async def test_without_a_ladder_durations_are_kept_and_bind_nobody(store: Store)
 
 
 async def slow_places(store: Store, *worker_ids: str) -> int:
-    """How many slow jobs run once all these workers have asked for all they can have."""
+    """Return how many slow jobs run after all these workers have claimed as many as possible."""
     for worker_id in worker_ids:
         await claim(store, worker_id, free=10)
     return (await running(store))[2]
@@ -187,7 +187,7 @@ async def slow_places(store: Store, *worker_ids: str) -> int:
 
 async def test_percentages_follow_the_workers_that_join(store: Store) -> None:
     # R3.14, R3.15, R3.72, R3.73: 30 % of 10 slots, rounded down; of 20; of 25.
-    await climb(store, PERCENT)
+    await enforce_ladder(store, PERCENT)
     await submit(store, *jobs_of(SLOW, 30))
     seen = []
     for number, slots in enumerate((10, 10, 5)):
@@ -198,7 +198,7 @@ async def test_percentages_follow_the_workers_that_join(store: Store) -> None:
 
 async def test_a_percentage_never_falls_to_nothing(store: Store) -> None:
     # R3.13, R3.73
-    await climb(store, PERCENT)
+    await enforce_ladder(store, PERCENT)
     await submit(store, *jobs_of(SLOW, 5))
     await register(store, slots=1)
     assert await slow_places(store, "w1") == 1
@@ -207,7 +207,7 @@ async def test_a_percentage_never_falls_to_nothing(store: Store) -> None:
 @pytest.mark.parametrize("way", ["drains", "dies", "is buried"])
 async def test_percentages_follow_the_workers_that_leave(store: Store, clock: ManualClock, way: str) -> None:
     # R3.73, R3.78: what runs beyond the limit goes on, and nothing new starts until enough has ended.
-    await climb(store, PERCENT)
+    await enforce_ladder(store, PERCENT)
     await submit(store, *jobs_of(SLOW, 30))
     stays = await register(store, "stays", slots=10)
     await register(store, "leaves", slots=10)
@@ -233,7 +233,7 @@ async def test_percentages_follow_the_workers_that_leave(store: Store, clock: Ma
 
 async def test_the_floor_tells_what_runs_and_whom_room_could_be_taken_from(store: Store, clock: ManualClock) -> None:
     # R3.16
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, "w1", slots=6)
     await register(store, "w2", slots=4)
     await submit(store, *jobs_of(SLOW, 1), *jobs_of(FAST, 1), *jobs_of(None, 1))
@@ -253,7 +253,7 @@ async def test_the_floor_tells_what_runs_and_whom_room_could_be_taken_from(store
 
 async def test_an_elastic_job_is_assigned_the_longest_rung_that_fits(store: Store) -> None:
     # R3.8, R3.9, R3.27
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=20)
     await submit(store, *jobs_of(ELASTIC, 6))
     leases = await claim(store, free=20)
@@ -274,7 +274,7 @@ async def test_an_elastic_job_is_assigned_the_longest_rung_that_fits(store: Stor
 )
 async def test_what_runs_decides_what_an_elastic_job_gets(store: Store, before: list[str], assigned: str) -> None:
     # R3.9, R3.27, R3.7: at least the shortest.
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=20)
     await submit(store, *(job for rung in before for job in jobs_of(rung, 1)))
     assert len(await claim_each(store, *before)) == len(before)
@@ -284,7 +284,7 @@ async def test_what_runs_decides_what_an_elastic_job_gets(store: Store, before: 
 
 async def test_a_lease_says_how_long_its_rung_lasts(store: Store) -> None:
     # R3.5
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=20)
     job_id, hasty = await submit(store, a_job(rung=MEDIUM, timeout_ms=60_000), a_job(rung=MEDIUM, timeout_ms=2_000))
     patient, short = await claim(store)
@@ -299,7 +299,7 @@ async def test_a_lease_says_how_long_its_rung_lasts(store: Store) -> None:
 
 
 async def test_a_repeated_claim_gives_the_same_rungs(store: Store) -> None:
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=20)
     await submit(store, *jobs_of(ELASTIC, 3))
     claim_id = a_claim_id()
@@ -309,7 +309,7 @@ async def test_a_repeated_claim_gives_the_same_rungs(store: Store) -> None:
 
 
 async def test_an_elastic_job_that_goes_back_is_assigned_anew(store: Store, clock: ManualClock) -> None:
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=20)
     elastic = await submit_one(store, a_job(rung=ELASTIC))
     lease = await claim_one(store)
@@ -328,7 +328,7 @@ async def test_an_elastic_job_that_goes_back_is_assigned_anew(store: Store, cloc
 
 async def test_a_slow_job_that_does_not_fit_holds_up_no_faster_one(store: Store) -> None:
     # R3.92, R3.6, R3.20, R3.22
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=20)
     slow = await submit(store, *jobs_of(SLOW, 5))
     fast = await submit(store, *jobs_of(FAST, 2))
@@ -344,7 +344,7 @@ async def test_a_slow_job_that_does_not_fit_holds_up_no_faster_one(store: Store)
 
 async def test_how_often_a_job_was_passed_over_is_counted(store: Store) -> None:
     # R3.92
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=20)
     slow = await submit(store, *jobs_of(SLOW, 4))
     later = await submit(store, *jobs_of(FAST, 3))
@@ -364,7 +364,7 @@ async def test_how_often_a_job_was_passed_over_is_counted(store: Store) -> None:
 
 async def test_a_worker_that_waits_is_woken_when_a_place_is_free(store: Store) -> None:
     # R3.92, R3.74: as soon as, and not at its next look.
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, "w1")
     await register(store, "w2")
     await submit(store, *jobs_of(SLOW, 3))
@@ -379,7 +379,7 @@ async def test_a_worker_that_waits_is_woken_when_a_place_is_free(store: Store) -
 
 
 async def test_a_class_is_blocked_as_long_as_one_of_its_limits_is_reached(store: Store) -> None:
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=20)
     await submit(store, *(job for rung in (FAST, MEDIUM, SLOW, ELASTIC, None) for job in jobs_of(rung, 9)))
     seen = []
@@ -390,7 +390,7 @@ async def test_a_class_is_blocked_as_long_as_one_of_its_limits_is_reached(store:
 
 
 async def test_a_limit_that_holds_a_job_back_takes_no_place_on_the_ladder(store: Store) -> None:
-    await climb(store, account=LimitRule(concurrency=1, by="account"))
+    await enforce_ladder(store, account=LimitRule(concurrency=1, by="account"))
     await register(store, slots=20)
     bound = [a_job(rung=SLOW, limits=("account=7",)) for _ in range(3)]
     first, *_ = await submit(store, *bound)
@@ -403,20 +403,20 @@ async def test_a_ladder_that_is_put_in_force_binds_what_starts_from_then_on(stor
     await register(store, slots=20)
     await submit(store, *jobs_of(SLOW, 10))
     early = await claim(store, free=3)
-    await climb(store)
+    await enforce_ladder(store)
     assert await running(store) == (0, 0, 0)  # They were assigned nothing, and have no budget.
     late = await claim(store, free=10)
     assert [lease.assigned for lease in late] == [SLOW, SLOW]
-    await climb(store, ())
+    await enforce_ladder(store, ())
     assert len(await claim(store, free=10)) == 5
     for lease in (*early, *late):
         await end(store, lease)
 
 
 async def test_raising_a_limit_makes_room_at_once(store: Store) -> None:
-    await climb(store)
+    await enforce_ladder(store)
     await register(store, slots=20)
     await submit(store, *jobs_of(SLOW, 5))
     assert len(await claim(store)) == 2
-    await climb(store, (Rung(FAST, 3_000), Rung(MEDIUM, 10_000), Rung(SLOW, 30_000, limit=3)))
+    await enforce_ladder(store, (Rung(FAST, 3_000), Rung(MEDIUM, 10_000), Rung(SLOW, 30_000, limit=3)))
     assert len(await claim(store)) == 1

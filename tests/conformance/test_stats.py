@@ -1,4 +1,4 @@
-"""Numbers: what waits, what runs, what has ever happened; each is what counting again would give."""
+"""Statistics: waiting and running jobs, and totals since the beginning. Each equals a recount."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps: what a running job has done under a key, kept for its next attempt."""
+"""Steps: results that a running job stores under a key for its next attempt."""
 
 from __future__ import annotations
 

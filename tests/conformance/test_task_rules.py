@@ -1,4 +1,4 @@
-"""What the policy sets for one task: its tenants and its limits, without a word in its code."""
+"""Policy for one task: its tenants and limits, without a change of its code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.conformance.builders import claim, end, register, submit
 
 
 def export(account: str, page: int = 0) -> None:
-    """Stand for a task whose author knew neither tenants nor limits."""
+    """A task whose author did not declare tenants or limits."""
 
 
 async def apply(store: Store, clock: ManualClock, rule: dict[str, Any]) -> Policy:
@@ -29,7 +29,7 @@ async def apply(store: Store, clock: ManualClock, rule: dict[str, Any]) -> Polic
 
 
 async def send(store: Store, policy: Policy, *accounts: str, **options: Any) -> list[JobId]:
-    """Submit one job for each account, as an app does under this policy."""
+    """Submit one job for each account, as an app with this policy does."""
     async with Headway("memory://") as app:
         task = app.task(name="export", **options)(export)
         app.in_force.policy = policy

@@ -1,4 +1,4 @@
-"""Tenants: the jobs of a class are shared out among them, and a class without tenants is first come, first served."""
+"""Tenants: they share the jobs of a class fairly. A class without tenants is first come, first served."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PLENTY = 1_000
 
 
 async def serve(store: Store, count: int) -> list[Lease]:
-    """Claim and finish jobs one after another; give them in the order in which they came."""
+    """Claim and finish jobs one after another. Return them in the order in which they came."""
     served: list[Lease] = []
     while len(served) < count:
         lease = await claim_one(store)
@@ -43,7 +43,7 @@ async def serve(store: Store, count: int) -> list[Lease]:
 
 
 def tenants(leases: list[Lease]) -> str:
-    """Name the tenants by their first letters, in order; jobs without one by a dash."""
+    """Return the first letters of the tenants, in order, with a dash for a job without a tenant."""
     return "".join((lease.tenant or "-")[0] for lease in leases)
 
 

@@ -1,4 +1,4 @@
-"""Transient jobs: best effort, at most once, ranked with all others, and nothing is kept of them."""
+"""Transient jobs: best effort, at most once, ranked with all others. The store keeps no record of them."""
 
 from __future__ import annotations
 

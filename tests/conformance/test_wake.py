@@ -1,4 +1,4 @@
-"""Waking: waiting workers are told, at most one worker a job, and only one that can serve it."""
+"""Waking: each job wakes at most one waiting worker, and only one that can run it."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ async def test_a_worker_that_comes_to_classes_it_does_not_know_waits_for_them_to
     assert await subscription.wait(SOON) is not None
 
 
-async def rung(*subscriptions: Subscription, times: int = 0) -> list[bool]:
-    """Return which subscriptions are woken: this many are waited for, and the others are given a moment."""
+async def woken(*subscriptions: Subscription, times: int = 0) -> list[bool]:
+    """Return which subscriptions are woken. Waits for this many, and then a short time for each of the others."""
     heard = [False for _ in subscriptions]
     async with asyncio.timeout(SOON):
         while heard.count(True) < times:
@@ -87,7 +87,7 @@ async def test_a_worker_that_does_not_wait_is_not_woken(store: Store, listen: Li
     await register(store)
     await ask(store, wait=False)
     await submit_one(store)
-    assert await rung(subscription) == [False]
+    assert await woken(subscription) == [False]
 
 
 async def test_a_worker_that_got_a_job_does_not_wait(store: Store, listen: Listen) -> None:
@@ -96,7 +96,7 @@ async def test_a_worker_that_got_a_job_does_not_wait(store: Store, listen: Liste
     await submit_one(store)
     assert len((await ask(store, wait=True)).leases) == 1
     await submit_one(store)
-    assert await rung(subscription) == [False]
+    assert await woken(subscription) == [False]
 
 
 async def test_one_job_wakes_one_worker(store: Store, listen: Listen) -> None:
@@ -104,11 +104,11 @@ async def test_one_job_wakes_one_worker(store: Store, listen: Listen) -> None:
     for worker_id in ("w1", "w2", "w3"):
         await wait_for_jobs(store, worker_id)
     await submit_one(store)
-    assert (await rung(*subscriptions, times=1)).count(True) == 1
+    assert (await woken(*subscriptions, times=1)).count(True) == 1
     await submit_one(store)
-    assert (await rung(*subscriptions, times=1)).count(True) == 1
+    assert (await woken(*subscriptions, times=1)).count(True) == 1
     await submit(store, a_job(), a_job(), a_job())
-    assert (await rung(*subscriptions, times=1)).count(True) == 1
+    assert (await woken(*subscriptions, times=1)).count(True) == 1
 
 
 async def test_a_batch_wakes_as_many_as_it_has_jobs(store: Store, listen: Listen) -> None:
@@ -116,7 +116,7 @@ async def test_a_batch_wakes_as_many_as_it_has_jobs(store: Store, listen: Listen
     for worker_id in ("w1", "w2", "w3"):
         await wait_for_jobs(store, worker_id)
     await submit(store, a_job(), a_job())
-    assert (await rung(*subscriptions, times=2)).count(True) == 2
+    assert (await woken(*subscriptions, times=2)).count(True) == 2
 
 
 async def test_a_worker_that_lacks_the_needs_is_passed_over(store: Store, listen: Listen) -> None:
@@ -124,9 +124,9 @@ async def test_a_worker_that_lacks_the_needs_is_passed_over(store: Store, listen
     await wait_for_jobs(store, "plain")
     await wait_for_jobs(store, "able", GPU)
     await submit_one(store, a_job(needs=GPU))
-    assert await rung(plain, able, times=1) == [False, True]
+    assert await woken(plain, able, times=1) == [False, True]
     await submit_one(store)
-    assert await rung(plain, able, times=1) == [True, False]
+    assert await woken(plain, able, times=1) == [True, False]
 
 
 async def test_a_worker_that_offers_any_task_is_woken_for_one_that_others_did_not_know(
@@ -142,11 +142,11 @@ async def test_a_worker_that_offers_any_task_is_woken_for_one_that_others_did_no
     ):
         await wait_for_jobs(store, worker_id, offers)
     await submit_one(store, a_job(needs=("task:reports.export",)))
-    assert await rung(*subscriptions, times=1) == [False, False, True, False]
+    assert await woken(*subscriptions, times=1) == [False, False, True, False]
     await submit_one(store, a_job(needs=("gpu", "task:reports.export")))
-    assert await rung(*subscriptions, times=1) == [False, False, False, True]
+    assert await woken(*subscriptions, times=1) == [False, False, False, True]
     await submit_one(store, a_job(needs=("tasks",)))
-    assert await rung(*subscriptions) == [False, False, False, False]
+    assert await woken(*subscriptions) == [False, False, False, False]
 
 
 async def test_a_worker_that_withdraws_is_passed_over(store: Store, listen: Listen) -> None:
@@ -155,7 +155,7 @@ async def test_a_worker_that_withdraws_is_passed_over(store: Store, listen: List
     await wait_for_jobs(store, "w2")
     await store.exchange(Exchange("w1", a_claim_id(), plan=Plan()))
     await submit_one(store)
-    assert await rung(gone, waits, times=1) == [False, True]
+    assert await woken(gone, waits, times=1) == [False, True]
 
 
 async def test_a_draining_or_buried_worker_is_passed_over(store: Store, listen: Listen) -> None:
@@ -165,7 +165,7 @@ async def test_a_draining_or_buried_worker_is_passed_over(store: Store, listen: 
     await store.drain("drains")
     await store.mark_dead("buried")
     await submit(store, a_job(), a_job(), a_job())
-    assert await rung(*subscriptions, times=1) == [False, False, True]
+    assert await woken(*subscriptions, times=1) == [False, False, True]
 
 
 async def test_a_delayed_job_wakes_when_an_exchange_finds_it_due(
@@ -174,10 +174,10 @@ async def test_a_delayed_job_wakes_when_an_exchange_finds_it_due(
     subscription = listen("w1")
     await wait_for_jobs(store, "w1")
     await submit_one(store, a_job(delay_ms=1_000))
-    assert await rung(subscription) == [False]
+    assert await woken(subscription) == [False]
     clock.advance(seconds=1)
     await pump(store)
-    assert await rung(subscription, times=1) == [True]
+    assert await woken(subscription, times=1) == [True]
 
 
 async def test_a_refused_or_repeated_submit_wakes_nobody(store: Store, listen: Listen) -> None:
@@ -186,7 +186,7 @@ async def test_a_refused_or_repeated_submit_wakes_nobody(store: Store, listen: L
     await submit(store, job)
     await wait_for_jobs(store, "w1")
     await submit(store, job)
-    assert await rung(subscription) == [False]
+    assert await woken(subscription) == [False]
 
 
 async def test_a_job_that_goes_back_wakes_another_worker_and_not_the_one_that_hands_it_back(
@@ -198,7 +198,7 @@ async def test_a_job_that_goes_back_wakes_another_worker_and_not_the_one_that_ha
     lease = await claim_one(store, "w1")
     await wait_for_jobs(store, "w2")
     await store.exchange(Exchange("w1", finished=[judge(Released(), lease, BUILT_IN)]))
-    assert await rung(one, two, times=1) == [False, True]
+    assert await woken(one, two, times=1) == [False, True]
 
 
 async def test_a_claim_that_never_started_wakes_a_worker(store: Store, clock: ManualClock, listen: Listen) -> None:
@@ -209,7 +209,7 @@ async def test_a_claim_that_never_started_wakes_a_worker(store: Store, clock: Ma
     await wait_for_jobs(store, "w2")
     clock.advance(ms=CONFIRM_MS)
     await beat(store, "w1")
-    assert await rung(subscription, times=1) == [True]
+    assert await woken(subscription, times=1) == [True]
 
 
 async def test_a_retry_wakes_a_worker(store: Store, listen: Listen) -> None:
@@ -217,7 +217,7 @@ async def test_a_retry_wakes_a_worker(store: Store, listen: Listen) -> None:
     job_id = await ended_job(store, State.FAILED)
     await wait_for_jobs(store, "w2")
     await store.retry([job_id])
-    assert await rung(subscription, times=1) == [True]
+    assert await woken(subscription, times=1) == [True]
 
 
 async def test_a_cancel_rings_who_keeps_the_lease(store: Store, listen: Listen) -> None:
@@ -227,14 +227,14 @@ async def test_a_cancel_rings_who_keeps_the_lease(store: Store, listen: Listen) 
     await register(store)
     await claim_one(store)
     await store.cancel([job_id])
-    assert await rung(keeper, other, runner, times=1) == [True, False, False]
+    assert await woken(keeper, other, runner, times=1) == [True, False, False]
 
 
 async def test_a_drain_rings_who_keeps_the_leases(store: Store, listen: Listen) -> None:
     keeper = listen("w1" + LEASE_CHANNEL)
     await register(store)
     await store.drain("w1")
-    assert await rung(keeper, times=1) == [True]
+    assert await woken(keeper, times=1) == [True]
 
 
 async def test_a_policy_rings_whoever_keeps_leases(store: Store, listen: Listen) -> None:
@@ -242,11 +242,11 @@ async def test_a_policy_rings_whoever_keeps_leases(store: Store, listen: Listen)
     await register(store, "w1")
     await register(store, "w2")
     await store.write("other", "name", b"1")
-    assert await rung(first, second, runner) == [False, False, False]
+    assert await woken(first, second, runner) == [False, False, False]
     await store.write(POLICIES, "current", b"1", if_version=0)
-    assert await rung(first, second, runner, times=2) == [True, True, False]
+    assert await woken(first, second, runner, times=2) == [True, True, False]
     assert await store.write(POLICIES, "current", b"2", if_version=7) is None
-    assert await rung(first, second) == [False, False]
+    assert await woken(first, second) == [False, False]
 
 
 async def test_watchers_are_told_which_jobs_change(store: Store, listen: Listen) -> None:
@@ -271,7 +271,7 @@ async def test_watchers_are_told_which_jobs_change(store: Store, listen: Listen)
     assert await heard() == {job_id}
     await store.retry([job_id])
     assert await heard() == {job_id}
-    assert await rung(one, two) == [False, False]
+    assert await woken(one, two) == [False, False]
 
 
 async def test_a_watcher_is_told_of_every_job_of_a_large_batch(store: Store, listen: Listen) -> None:
@@ -305,9 +305,9 @@ async def test_a_worker_that_waits_for_some_lanes_is_not_woken_for_others(store:
     claim_id = a_claim_id()
     await store.exchange(Exchange("w1", claim_id, plan=Plan((), 1, 0), wait=True, wait_lanes=("high",)))
     await submit(store, a_job(lane="low"))
-    assert await rung(subscription) == [False]
+    assert await woken(subscription) == [False]
     await submit(store, a_job(lane="high"))
-    assert await rung(subscription, times=1) == [True]
+    assert await woken(subscription, times=1) == [True]
 
 
 async def test_a_worker_that_looks_again_keeps_its_turn_among_those_who_wait(store: Store, listen: Listen) -> None:
@@ -316,4 +316,4 @@ async def test_a_worker_that_looks_again_keeps_its_turn_among_those_who_wait(sto
     await wait_for_jobs(store, "w2")
     await ask(store, "w1", wait=True)
     await submit(store, a_job())
-    assert await rung(first, second, times=1) == [True, False]
+    assert await woken(first, second, times=1) == [True, False]

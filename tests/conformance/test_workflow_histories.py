@@ -36,14 +36,14 @@ from headway.core.workflow import (
 )
 from headway.stores.base import Store
 from tests.conformance.builders import an_id
-from tests.conformance.histories import StoreHistory, Wanted, all_jobs, mostly, numbers, play, wanted
+from tests.conformance.histories import JobDraft, StoreHistory, all_jobs, job_drafts, mostly, numbers, play
 
 pytestmark = pytest.mark.one_store  # All answers are those of one store, order keys and all.
 
 ALL_BATCHES = BatchQuery(limit=100_000)
 
 
-class WantedEdge(NamedTuple):
+class EdgeDraft(NamedTuple):
     """An edge as a strategy draws it: the ``number``-th latest node of the graph, job or batch of its kind."""
 
     kind: str
@@ -51,15 +51,15 @@ class WantedEdge(NamedTuple):
     rule: EdgeRule
 
 
-class WantedNode(NamedTuple):
+class NodeDraft(NamedTuple):
     """A node of a graph as a strategy draws it."""
 
-    job: Wanted
-    after: list[WantedEdge]
+    job: JobDraft
+    after: list[EdgeDraft]
     member: bool
 
 
-class WantedBatch(NamedTuple):
+class BatchDraft(NamedTuple):
     """The batch of a graph as a strategy draws it: none, one that exists, or a new one."""
 
     kind: str
@@ -70,8 +70,8 @@ class WantedBatch(NamedTuple):
     nested: bool
 
 
-class WorkflowLook(NamedTuple):
-    """All that can be read of the workflows of a store at one moment."""
+class WorkflowContents(NamedTuple):
+    """Everything that can be read of a store's workflows at one moment."""
 
     batches: dict[BatchId, BatchRecord]
     members: dict[BatchId, list[JobId]]
@@ -81,12 +81,12 @@ class WorkflowLook(NamedTuple):
 
 rules = mostly(EdgeRule.CANCEL, EdgeRule.RUN, EdgeRule.HOLD)
 edges = st.one_of(
-    st.builds(WantedEdge, st.sampled_from(["node", "node", "job"]), st.integers(0, 6), rules),
-    st.builds(WantedEdge, st.just("batch"), st.integers(0, 2), st.sampled_from(list(EdgeRule))),
+    st.builds(EdgeDraft, st.sampled_from(["node", "node", "job"]), st.integers(0, 6), rules),
+    st.builds(EdgeDraft, st.just("batch"), st.integers(0, 2), st.sampled_from(list(EdgeRule))),
 )
-nodes = st.builds(WantedNode, wanted, st.lists(edges, max_size=3), mostly(True, False))
+nodes = st.builds(NodeDraft, job_drafts, st.lists(edges, max_size=3), mostly(True, False))
 batches = st.builds(
-    WantedBatch,
+    BatchDraft,
     kind=st.sampled_from(["none", "new", "new", "known"]),
     number=st.integers(0, 3),
     key=mostly(None, "b1", "b2"),
@@ -115,7 +115,7 @@ class WorkflowHistories(StoreHistory):
     # ------------------------------------------------------------------ the steps
 
     @rule(wanted_nodes=st.lists(nodes, min_size=1, max_size=5), batch=batches, back=mostly(False, True))
-    def graph(self, wanted_nodes: list[WantedNode], batch: WantedBatch, back: bool) -> None:
+    def graph(self, wanted_nodes: list[NodeDraft], batch: BatchDraft, back: bool) -> None:
         create, batch_id = self._batch(batch)
         new = self._nodes(wanted_nodes)
         graph = Graph(new, create, batch_id, back)
@@ -135,23 +135,23 @@ class WorkflowHistories(StoreHistory):
                 self.fired = {fired for fired in self.fired if fired[0] != answer.job_id}
 
     @rule(shape=st.sampled_from(["chain", "diamond", "fan in", "fan out"]), batch=batches, callbacks=st.booleans())
-    def shape(self, shape: str, batch: WantedBatch, callbacks: bool) -> None:
+    def shape(self, shape: str, batch: BatchDraft, callbacks: bool) -> None:
         """Submit a usual graph in a batch with all callbacks."""
         after = {
             "chain": [[], [0], [1]], "diamond": [[], [0], [0], [1, 2]], "fan in": [[], [], [0, 1]],
             "fan out": [[], [0], [0]],
         }[shape]  # fmt: skip
-        plain = Wanted(None, "export", b"1", "medium", (), None, 0, 0, None, None, None, None, True, ())
+        plain = JobDraft(None, "export", b"1", "medium", (), None, 0, 0, None, None, None, None, True, ())
         wanted_nodes = [
-            WantedNode(plain, [WantedEdge("node", at - source - 1, EdgeRule.CANCEL) for source in sources], True)
+            NodeDraft(plain, [EdgeDraft("node", at - source - 1, EdgeRule.CANCEL) for source in sources], True)
             for at, sources in enumerate(after)
         ]
         self.graph(wanted_nodes, batch, back=False)
         if callbacks and self.batch_ids:
             self.check()
             rules = (EdgeRule.CANCEL, EdgeRule.ON_FAILURE, EdgeRule.ON_DONE)
-            wanted_nodes = [WantedNode(plain, [WantedEdge("batch", 0, rule)], False) for rule in rules]
-            self.graph(wanted_nodes, WantedBatch("none", 0, None, None, False, False), back=False)
+            wanted_nodes = [NodeDraft(plain, [EdgeDraft("batch", 0, rule)], False) for rule in rules]
+            self.graph(wanted_nodes, BatchDraft("none", 0, None, None, False, False), back=False)
 
     @rule(number=st.integers(0, 3))
     def close_batch(self, number: int) -> None:
@@ -165,7 +165,7 @@ class WorkflowHistories(StoreHistory):
 
     @rule(picked=st.lists(numbers, min_size=1, max_size=2))
     def retry_alone(self, picked: list[int]) -> None:
-        """Retry jobs, but nothing that was cancelled because of them."""
+        """Retry jobs, but none that was cancelled because of them."""
         ids = self._ids(picked)
         self.may_move = set(ids)
         before = self.known
@@ -214,7 +214,7 @@ class WorkflowHistories(StoreHistory):
     # ------------------------------------------------------------------ what holds after each of them
 
     def _check_more(self, jobs: dict[JobId, JobRecord]) -> None:
-        seen = self._same(_look_at_workflows)
+        seen = self._same(_read_workflows)
         self._remember_pruned(jobs, seen)
         for batch in seen.batches.values():
             self._check_batch(batch, jobs, seen)
@@ -227,7 +227,7 @@ class WorkflowHistories(StoreHistory):
         self.alone = {source for source in self.alone if source in jobs}
         self.batches, self.edges = seen.batches, seen.upstreams
 
-    def _remember_pruned(self, jobs: dict[JobId, JobRecord], seen: WorkflowLook) -> None:
+    def _remember_pruned(self, jobs: dict[JobId, JobRecord], seen: WorkflowContents) -> None:
         for job_id, job in self.known.items():
             if job.batch_id is not None and (job_id not in jobs or jobs[job_id].submitted_at > job.submitted_at):
                 self.ended_members[BatchId(job.batch_id)][ending(job.state)] += 1
@@ -235,8 +235,8 @@ class WorkflowHistories(StoreHistory):
             if batch_id not in seen.batches and batch.parent is not None:
                 self.ended_members[batch.parent][_child_ending(batch)] += 1
 
-    def _check_batch(self, batch: BatchRecord, jobs: dict[JobId, JobRecord], seen: WorkflowLook) -> None:
-        """Every count is what counting again gives, and a batch has ended once it is closed and empty."""
+    def _check_batch(self, batch: BatchRecord, jobs: dict[JobId, JobRecord], seen: WorkflowContents) -> None:
+        """Check that every count equals a recount, and that a batch has ended once it is closed and empty."""
         members = [jobs[job_id] for job_id in seen.members[batch.batch_id]]
         assert all(job.batch_id == batch.batch_id for job in members)
         assert len(members) == sum(job.batch_id == batch.batch_id for job in jobs.values())
@@ -257,8 +257,8 @@ class WorkflowHistories(StoreHistory):
         before = self.batches.get(batch.batch_id)
         assert before is None or before.round <= batch.round <= before.round + 1
 
-    def _check_edges(self, job: JobRecord, upstreams: Sequence[Upstream], seen: WorkflowLook) -> None:
-        """A held job waits for something, and a job that was cancelled for a source may not have been spared."""
+    def _check_edges(self, job: JobRecord, upstreams: Sequence[Upstream], seen: WorkflowContents) -> None:
+        """Check that a held job waits for something, and that only an edge with such a rule cancels a job."""
         verdicts = [_verdict(upstream, seen) for upstream in upstreams]
         if job.held:
             assert EdgeVerdict.WAIT in verdicts, upstreams
@@ -280,8 +280,8 @@ class WorkflowHistories(StoreHistory):
             sources = {upstream_reason(up.source) for up in upstreams}
             assert before.reason in sources or any(up.rule in CALLBACKS for up in upstreams)
 
-    def _check_firing(self, job: JobRecord, seen: WorkflowLook) -> None:
-        """No callback is released before what it waits for, or twice in a round."""
+    def _check_firing(self, job: JobRecord, seen: WorkflowContents) -> None:
+        """Check that no callback is released before its condition holds, or twice in a round."""
         before = self.known.get(job.job_id)
         was_held = before is None or before.held or before.state.ended
         if not was_held or job.held or job.state is State.CANCELLED or job.job_id in self.by_hand | self.may_move:
@@ -315,7 +315,7 @@ class WorkflowHistories(StoreHistory):
     def _known_batch(self, number: int) -> BatchId:
         return self.batch_ids[-1 - number] if number < len(self.batch_ids) else _batch_id(10**6)
 
-    def _batch(self, batch: WantedBatch) -> tuple[NewBatch | None, BatchId | None]:
+    def _batch(self, batch: BatchDraft) -> tuple[NewBatch | None, BatchId | None]:
         match batch.kind:
             case "new":
                 parent = self._known_batch(batch.number) if batch.nested and self.batch_ids else None
@@ -327,7 +327,7 @@ class WorkflowHistories(StoreHistory):
             case _:
                 return None, None
 
-    def _nodes(self, wanted_nodes: list[WantedNode]) -> list[GraphNode]:
+    def _nodes(self, wanted_nodes: list[NodeDraft]) -> list[GraphNode]:
         made: list[GraphNode] = []
         for one in wanted_nodes:
             job = self._new_job(one.job, len(self.jobs) + len(made))._replace(persist=True)
@@ -338,7 +338,7 @@ class WorkflowHistories(StoreHistory):
             made.append(GraphNode(job, tuple(Edge(source, rule) for source, rule in found.items()), one.member))
         return made
 
-    def _sources(self, edge: WantedEdge, job: NewJob, made: list[GraphNode]) -> Iterable[str]:
+    def _sources(self, edge: EdgeDraft, job: NewJob, made: list[GraphNode]) -> Iterable[str]:
         """Return the job or batch that an edge names, if there is one that the job may wait for."""
         named: list[tuple[str, str | None]]
         if edge.kind == "batch":
@@ -358,13 +358,13 @@ def _child_ending(batch: BatchRecord) -> str:
     return "failed" if batch.failed or batch.cancelled else "completed"
 
 
-def _verdict(upstream: Upstream, seen: WorkflowLook) -> EdgeVerdict:
+def _verdict(upstream: Upstream, seen: WorkflowContents) -> EdgeVerdict:
     batch = seen.batches.get(BatchId(upstream.source)) if is_batch(upstream.source) else None
     return settle(upstream.rule, upstream.status, failing=batch is not None and batch.failing)
 
 
 async def _submitted_graph(store: Store, graph: Graph) -> GraphReply | tuple[str, object]:
-    """Submit a graph; give the error and the node that it names, if the store refuses the graph."""
+    """Submit a graph. If the store refuses it, return the code of the error and the node that it names."""
     try:
         return await store.submit_graph(graph)
     except HeadwayError as error:
@@ -376,7 +376,7 @@ async def _plain_batch_of(reading: Awaitable[BatchRecord | None]) -> BatchRecord
     return batch and replace(batch, seq=0)
 
 
-async def _look_at_workflows(store: Store) -> WorkflowLook:
+async def _read_workflows(store: Store) -> WorkflowContents:
     found = await store.find_batches(ALL_BATCHES)
     members = {
         batch.batch_id: [job.job_id for job in await store.members(batch.batch_id, limit=100_000)] for batch in found
@@ -384,7 +384,7 @@ async def _look_at_workflows(store: Store) -> WorkflowLook:
     job_ids = list(await all_jobs(store))
     upstreams = await store.upstreams(job_ids, results=True)
     steps = {job_id: await store.steps(job_id) for job_id in job_ids}
-    return WorkflowLook(
+    return WorkflowContents(
         {batch.batch_id: replace(batch, seq=0) for batch in found},
         members,
         {job_id: edges for job_id, edges in zip(job_ids, upstreams, strict=True) if edges},

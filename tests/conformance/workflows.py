@@ -1,4 +1,4 @@
-"""Short ways to say what a test of workflows is about."""
+"""Builders of graphs and batches, and short forms of store calls, for tests of workflows."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def submit_batch(
     store: Store, size: int, *, name: str = "import", key: str | None = None, tenant: str | None = None,
     parent: BatchId | None = None, open: bool = False,
 ) -> tuple[BatchId, list[JobId]]:  # fmt: skip
-    """Submit a batch of jobs, closed unless it says otherwise."""
+    """Submit a batch of jobs, closed unless ``open`` is set."""
     nodes = [node(job=a_job(tenant=tenant)) for _ in range(size)]
     create = a_batch(name, key=key, tenant=tenant, parent=parent, open=open)
     reply = await store.submit_graph(Graph(nodes, create))
@@ -73,7 +73,7 @@ async def the_batch(store: Store, batch_id: BatchId) -> BatchRecord:
 
 
 async def run(store: Store, *job_ids: JobId, ending: Ending | None = None) -> None:
-    """Claim whatever can be claimed, end the named jobs in this way, and give the others back."""
+    """Claim all jobs that can be claimed, end the named ones with this ending, and return the others."""
     leases = {lease.job_id: lease for lease in await claim(store, free=5)}
     assert set(job_ids) <= set(leases), "these jobs cannot be claimed yet"
     for job_id in job_ids:
@@ -86,7 +86,7 @@ async def give_back(store: Store, *leases: Lease) -> None:
 
 
 async def run_all(store: Store, *, failing: frozenset[JobId] = frozenset(), most: int = 1_000) -> list[JobId]:
-    """Run what can be claimed until nothing is left. Give the order in which jobs started."""
+    """Run jobs until none can be claimed. Return the order in which they started."""
     order: list[JobId] = []
     finished: list[Report] = []
     for _ in range(most):

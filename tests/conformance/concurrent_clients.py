@@ -1,4 +1,4 @@
-"""Many clients at once on one store: what each of them does, at random, and an exact record of what it was told."""
+"""Concurrent clients of one store: each makes random calls and records every call with its reply."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from tests.conformance.builders import a_job, a_worker
 from tests.shared_file import open_any
 
 FOREVER = 1 << 62
-CUT = {"renew": 0.1, "exchange": 0.3}  # The part of lost calls that are cut off on their way.
+CUT = {"renew": 0.1, "exchange": 0.3}  # The share of lost calls that are cancelled before they end.
 DAY = 86_400_000
 
-# Whatever is held back comes again within a moment, so that a short history sees it come.
+# Delays are short, so that a short history sees delayed jobs run.
 POLICY = replace(BUILT_IN, retry=RetryRule(base_ms=5, cap_ms=40, jitter=0.5))
-KEEP = Keep(completed_ms=DAY, failed_ms=DAY, cancelled_ms=150, dead_letter_ms=DAY)  # Only what was cancelled goes.
+KEEP = Keep(completed_ms=DAY, failed_ms=DAY, cancelled_ms=150, dead_letter_ms=DAY)  # Only cancelled jobs are pruned.
 
 STANDING = EnforcedRules(
     limits={
@@ -75,14 +75,14 @@ UNIQUE_KEYS = tuple(f"u{number}" for number in range(4))
 
 
 class Scene(NamedTuple):
-    """What a history is about. ``loss``: the part of all calls whose reply is lost, most of which are repeated."""
+    """The kind of a history. ``loss``: the share of calls whose reply is lost. Most of these calls are repeated."""
 
     name: str
-    diagnosis: EnforcedRules = EnforcedRules()  # In force from the beginning to the end.
-    changing: bool = False  # Whether an operator puts other rules in force meanwhile.
+    diagnosis: EnforcedRules = EnforcedRules()  # In force during the whole history.
+    changing: bool = False  # Whether an operator changes the rules meanwhile.
     loss: float = 0.0
-    meddling: bool = True  # Whether jobs are cancelled, workers buried, and leases reported that are others'.
-    lifted: bool = True  # Whether all rules are lifted at the end; else what waits must come out under them.
+    meddling: bool = True  # Whether clients cancel jobs, mark workers dead, and report leases of other clients.
+    lifted: bool = True  # Whether all rules are lifted at the end. Otherwise all waiting jobs must start under them.
 
 
 SCENES = (
@@ -95,25 +95,25 @@ SCENES = (
 
 
 class Entry(NamedTuple):
-    """One try of one call. A call that is repeated keeps its number.
+    """One try of one call. A repeated call keeps its number.
 
-    A reply that was lost has no moment; if the call came to its end all the same, ``settled`` says when, and
-    ``unheard`` what it answered.
+    ``returned`` is None if the reply was lost. If that call still ended, ``settled`` is the time of its end, and
+    ``unheard`` is the reply.
     """
 
     client: str
     number: int
     verb: str
     given: tuple[Any, ...]
-    invoked: int  # By the machine's monotonic clock, which its processes share.
+    invoked: int  # Nanoseconds of the machine's monotonic clock, which its processes share.
     returned: int | None
     answer: Any = None
     settled: int | None = None
     unheard: Any = None
 
 
-class Orders(NamedTuple):
-    """All that a process needs to know to join in."""
+class HistorySettings(NamedTuple):
+    """The arguments of a process that takes part in a history."""
 
     address: str
     namespace: str
@@ -121,15 +121,15 @@ class Orders(NamedTuple):
     seed: int
     clients: int  # In each process.
     steps: int
-    apart: int = 0  # How many processes there are beside the test's own.
+    apart: int = 0  # The number of processes beside that of the test.
 
 
 class ReplyLost(Exception):
-    """Whether the call had any effect will never be known."""
+    """The caller does not know whether the call had an effect."""
 
 
 class Recorder:
-    """The verbs of a store for one client: writes down each call, and loses some replies."""
+    """A client's view of a store that records each call and loses some replies."""
 
     def __init__(self, store: Store, client: str, rng: Random, loss: float, entries: list[Entry]) -> None:
         self._store, self._client, self._rng, self._loss, self._entries = store, client, rng, loss, entries
@@ -140,9 +140,9 @@ class Recorder:
         async def call(*given: Any, **named: Any) -> Any:
             values, number = (*given, *named.values()), next(self._numbers)
             while True:
-                await asyncio.sleep(0)  # Not every store lets others go first by itself.
+                await asyncio.sleep(0)  # Some stores never yield to other tasks by themselves.
                 lost = self._rng.random() < self._loss * (2 if verb == "exchange" else 1)
-                # Else it comes to its end, and only its reply is lost.
+                # Otherwise the call ends, and only its reply is lost.
                 cut = lost and self._rng.random() < CUT.get(verb, 0.7)
                 entry = Entry(self._client, number, verb, values, time.monotonic_ns(), None)
                 try:
@@ -162,7 +162,7 @@ class Recorder:
         return call
 
     async def _cut_off(self, called: Awaitable[Any]) -> None:
-        """Stop waiting for a call somewhere on its way."""
+        """Cancel a call at a random step of its execution."""
         task = asyncio.ensure_future(called)
         for _ in range(self._rng.choice((0, 1, 2, 5, 20))):
             await asyncio.sleep(0)
@@ -181,8 +181,8 @@ def recorded(store: Store, client: str, rng: Random, loss: float, entries: list[
     return cast(Store, Recorder(store, client, rng, loss, entries))
 
 
-class Company:
-    """What the clients of one process know of each other."""
+class SharedIds:
+    """Ids and leases that the clients of one process share."""
 
     def __init__(self) -> None:
         self.job_ids: list[JobId] = []
@@ -192,10 +192,10 @@ class Company:
 
 
 class Client:
-    """Submits, works and meddles. Its worker dies now and then, and another one comes in its place."""
+    """A client that submits, works and interferes. Its worker sometimes dies, and the client starts another one."""
 
-    def __init__(self, store: Store, name: str, rng: Random, scene: Scene, company: Company) -> None:
-        self._store, self._name, self._rng, self._scene, self._company = store, name, rng, scene, company
+    def __init__(self, store: Store, name: str, rng: Random, scene: Scene, shared: SharedIds) -> None:
+        self._store, self._name, self._rng, self._scene, self._shared = store, name, rng, scene, shared
         self._held: dict[JobId, Lease] = {}
         self._stop: set[JobId] = set()
         self._mine: list[JobId] = []
@@ -204,7 +204,7 @@ class Client:
         self._worker = a_worker(name)
 
     async def play(self, steps: int) -> None:
-        await self._come()
+        await self._start_worker()
         usual = (
             [self._submit] * 4
             + [self._submit_diamond] * 2
@@ -215,11 +215,11 @@ class Client:
         )
         if self._scene.meddling:
             usual += [self._cancel, self._retry, self._report_any, self._prune, self._reap, self._cancel_batch]
-            usual += [self._rng.choice((self._die, self._bury, self._leave))]
+            usual += [self._rng.choice((self._crash, self._mark_dead, self._leave))]
         for _ in range(steps):
             with contextlib.suppress(ReplyLost):
                 await self._rng.choice(usual)()
-        while self._held:  # Most workers leave in order.
+        while self._held:  # Most workers end their jobs before they stop.
             with contextlib.suppress(ReplyLost):
                 if self._rng.random() < 0.3:
                     break
@@ -232,7 +232,7 @@ class Client:
         answers = await self._store.submit(jobs)
         for job, answer in zip(jobs, answers, strict=True):
             if (job.persist and job.task != "plain") or self._scene.meddling:
-                self._company.job_ids.append(answer.job_id)
+                self._shared.job_ids.append(answer.job_id)
             if not answer.deduplicated:
                 self._mine.append(answer.job_id)
 
@@ -240,7 +240,7 @@ class Client:
         choice, some = self._rng.choice, self._rng.random
         job_id = a_random_id(self._rng)
         kind = self._rng.randrange(12)
-        if kind < 4:  # The jobs of one line that nothing holds back and tenants do not share.
+        if kind < 4:  # Jobs of one class, without limits and tenants.
             return a_job(job_id, task="plain", needs=("plain",))
         if kind == 4:
             return a_job(job_id, task="plain", lane="high", persist=False)
@@ -262,11 +262,11 @@ class Client:
         )
 
     async def _submit_diamond(self) -> None:
-        """Submit four jobs that wait for each other, in a new batch with a callback or in one of another client."""
+        """Submit four jobs that wait for each other, in a new batch with a callback or in a batch of another client."""
         top, left, right, bottom = ids = [a_random_id(self._rng) for _ in range(4)]
         after = {left: [top], right: [top], bottom: [left, right]}
         nodes = [GraphNode(self._graph_job(one), tuple(map(Edge, after.get(one, ())))) for one in ids]
-        batch_ids = self._company.batch_ids
+        batch_ids = self._shared.batch_ids
         if batch_ids and self._rng.random() < 0.3:
             with contextlib.suppress(BatchClosed, BatchNotFound):
                 await self._store.submit_graph(Graph(nodes, batch_id=self._rng.choice(batch_ids[-4:])))
@@ -282,23 +282,23 @@ class Client:
 
     # ------------------------------------------------------------------ working
 
-    async def _come(self) -> None:
-        """Begin as a new worker."""
+    async def _start_worker(self) -> None:
+        """Start and register a new worker."""
         self._incarnation += 1
         self._worker = a_worker(
             f"{self._name}.{self._incarnation}", slots=self._rng.choice((1, 2, 4)), reserved=0, offers=OFFERS
         )
-        self._company.worker_ids.append(self._worker.worker_id)
+        self._shared.worker_ids.append(self._worker.worker_id)
         while True:
             with contextlib.suppress(ReplyLost):
                 await self._renew(register=True)
                 return
 
     async def _work(self) -> None:
-        """One exchange: hand in some of what it holds, note how far the rest has come, claim for what is free."""
+        """Make one exchange: report some leases, report progress of others, and claim for the free slots."""
         rng = self._rng
         ended = [lease for lease in self._held.values() if rng.random() < 0.5]
-        free = self._worker.slots - len(self._held) + len(ended) + rng.choice((0, 0, 0, 3))  # Some ask for too much.
+        free = self._worker.slots - len(self._held) + len(ended) + rng.choice((0, 0, 0, 3))  # Some claim too much.
         if self._snapshot is None or rng.random() < 0.5:
             self._snapshot = await self._store.snapshot()
         seen = self._snapshot
@@ -321,18 +321,18 @@ class Client:
         for lease in answer.leases:
             if lease.persist:
                 self._held[lease.job_id] = lease
-                self._company.leases.append(lease)
+                self._shared.leases.append(lease)
         if answer.worker_state is not WorkerState.ACTIVE:
             await self._start_over(answer.worker_state)
 
     async def _start_over(self, state: WorkerState) -> None:
-        """The dead register anew; workers that were asked to leave do so once they hold no job."""
+        """Register a dead worker again. Stop a draining worker once it holds no job."""
         if state is WorkerState.DRAINING and self._held:
             return
         if state is WorkerState.DEAD and self._rng.random() < 0.5:
             await self._renew(register=True)
         else:
-            await self._die()
+            await self._crash()
 
     async def _beat(self) -> None:
         await self._renew(register=False)
@@ -350,10 +350,10 @@ class Client:
             self._held.pop(job_id, None)
         self._stop.update(answer.cancel)
 
-    async def _die(self) -> None:
-        """Leave all behind, as a crash does: others will find it."""
+    async def _crash(self) -> None:
+        """Abandon all leases, as a crash does, and start a new worker."""
         self._held.clear()
-        await self._come()
+        await self._start_worker()
 
     def _report(self, lease: Lease) -> Report:
         return judge(self._ending(lease), lease, POLICY, chance=self._rng.random())
@@ -363,7 +363,7 @@ class Client:
         if lease.job_id in self._stop and rng.random() < 0.7:
             return Stopped()
         if rng.random() < 0.55:
-            return Returned(rng.randbytes(8))  # No two outcomes are alike.
+            return Returned(rng.randbytes(8))  # Each outcome is unique.
         return rng.choice(
             (
                 Raised(JobError("ValueError", "no such account")),
@@ -385,27 +385,27 @@ class Client:
     # ------------------------------------------------------------------ meddling
 
     async def _report_any(self) -> None:
-        """Report on a lease that may be anybody's, or long gone."""
-        if self._company.leases:
-            lease = self._rng.choice(self._company.leases[-30:])
+        """Report on a recent lease of any client, held or not."""
+        if self._shared.leases:
+            lease = self._rng.choice(self._shared.leases[-30:])
             await self._store.exchange(Exchange(None, finished=[self._report(lease)]))
 
     async def _cancel(self) -> None:
-        if self._company.job_ids:
+        if self._shared.job_ids:
             await self._store.cancel([self._any_job()])
 
     async def _retry(self) -> None:
-        if self._company.job_ids:
+        if self._shared.job_ids:
             await self._store.retry([self._any_job()])
 
     async def _cancel_batch(self) -> None:
-        if self._company.batch_ids:
-            await self._store.cancel_batch(self._rng.choice(self._company.batch_ids[-4:]))
+        if self._shared.batch_ids:
+            await self._store.cancel_batch(self._rng.choice(self._shared.batch_ids[-4:]))
 
     async def _look(self) -> None:
         rng = self._rng
         match rng.randrange(3):
-            case 0 if self._company.job_ids:
+            case 0 if self._shared.job_ids:
                 await self._store.get([self._any_job(), self._any_job()])
             case 1:
                 await self._store.leases(worker_id=self._worker.worker_id)
@@ -414,17 +414,17 @@ class Client:
                 await self._store.find(JobQuery(states, limit=20))
 
     def _any_job(self) -> JobId:
-        return self._rng.choice(self._company.job_ids[-self._rng.choice((5, 40)) :])
+        return self._rng.choice(self._shared.job_ids[-self._rng.choice((5, 40)) :])
 
     async def _reap(self) -> None:
         found = await overdue(self._store)
-        if found:  # Late workers may come back before they are given up.
+        if found:  # Late workers may renew before the reports arrive.
             await asyncio.sleep(self._rng.choice((0, 0.005, 0.03)))
         await reap(self._store, found, POLICY)
 
-    async def _bury(self) -> None:
-        """Take a worker for gone that may be well and working."""
-        gone = self._rng.choice(self._company.worker_ids[-4:])
+    async def _mark_dead(self) -> None:
+        """Mark a worker as dead that may be alive and working."""
+        gone = self._rng.choice(self._shared.worker_ids[-4:])
         await end_worker(self._store, gone, POLICY, lambda _: Crashed("gone"))
 
     async def _leave(self) -> None:
@@ -435,7 +435,7 @@ class Client:
 
 
 class Operator:
-    """Puts other rules in force, one after the other."""
+    """An operator that changes the rules repeatedly."""
 
     def __init__(self, store: Store, rng: Random) -> None:
         self._store, self._rng = store, rng
@@ -452,7 +452,7 @@ class Operator:
 
 
 class Watcher:
-    """Looks at the whole, again and again."""
+    """A client that repeatedly reads the whole queue."""
 
     def __init__(self, store: Store, rng: Random) -> None:
         self._store, self._rng = store, rng
@@ -470,8 +470,8 @@ class Watcher:
             await _until(until, 0.005)
 
 
-async def _meet(store: Store, name: str, parties: int) -> None:
-    """Wait for the others: a process takes its time to start, and by then the rest would be over."""
+async def _await_processes(store: Store, name: str, parties: int) -> None:
+    """Wait until all processes have started, so that none is done before the others begin."""
     await store.write("meeting", name, b"here")
     async with asyncio.timeout(60):
         while len(await store.read("meeting")) < parties:  # noqa: ASYNC110  (they are in other processes)
@@ -483,34 +483,34 @@ async def _until(event: asyncio.Event, seconds: float) -> None:
         await asyncio.wait_for(event.wait(), seconds)
 
 
-async def join_in(orders: Orders, stores: Sequence[Store], name: str) -> list[Entry]:
-    """Let clients play on these stores, some on each. Gives all that they wrote down."""
+async def run_clients(settings: HistorySettings, stores: Sequence[Store], name: str) -> list[Entry]:
+    """Run clients, spread over these stores. Return everything that they recorded."""
     entries: list[Entry] = []
-    company = Company()
-    scene, ended = orders.scene, asyncio.Event()
+    shared = SharedIds()
+    scene, ended = settings.scene, asyncio.Event()
 
     def on(index: int, called: str) -> tuple[Store, Random]:
-        rng = Random(f"{orders.seed} {orders.namespace} {name} {called}")
+        rng = Random(f"{settings.seed} {settings.namespace} {name} {called}")
         return recorded(stores[index % len(stores)], f"{name}.{called}", rng, scene.loss, entries), rng
 
-    await _meet(stores[0], name, 1 + orders.apart)
+    await _await_processes(stores[0], name, 1 + settings.apart)
     async with asyncio.TaskGroup() as group:
         if name == "main":
             group.create_task(Watcher(*on(0, "watcher")).play(ended))
             if scene.changing:
                 group.create_task(Operator(*on(1, "operator")).play(ended))
         clients = []
-        for index in range(orders.clients):
+        for index in range(settings.clients):
             store, rng = on(index, f"c{index}")
-            clients.append(Client(store, f"{orders.namespace}.{name}.c{index}", rng, scene, company))
-        players = [group.create_task(client.play(orders.steps)) for client in clients]
+            clients.append(Client(store, f"{settings.namespace}.{name}.c{index}", rng, scene, shared))
+        players = [group.create_task(client.play(settings.steps)) for client in clients]
         await asyncio.wait(players)
         ended.set()
     return entries
 
 
 async def open_stores(address: str, namespace: str, many: int) -> list[Store]:
-    """Open instances beside each other; of a store that lives in one instance there is but one."""
+    """Open several instances of a store, or one if the store lives in one process."""
     stores = [open_any(address, namespace)]
     if stores[0].abilities.shared:
         stores += [open_any(address, namespace) for _ in range(many - 1)]
@@ -518,13 +518,13 @@ async def open_stores(address: str, namespace: str, many: int) -> list[Store]:
     return stores
 
 
-def join_from_afar(orders: Orders, name: str) -> list[Entry]:
-    """Play in this process, which is not the test's own."""
+def run_clients_in_process(settings: HistorySettings, name: str) -> list[Entry]:
+    """Run clients in this process, beside that of the test."""
 
     async def play() -> list[Entry]:
-        stores = await open_stores(orders.address, orders.namespace, 1)
+        stores = await open_stores(settings.address, settings.namespace, 1)
         try:
-            return await join_in(orders, stores, name)
+            return await run_clients(settings, stores, name)
         finally:
             for store in stores:
                 await store.close()
@@ -533,7 +533,7 @@ def join_from_afar(orders: Orders, name: str) -> list[Entry]:
 
 
 def worker_slots(entries: Sequence[Entry]) -> dict[str, int]:
-    """Return how many slots each worker has registered."""
+    """Return the number of slots that each worker has registered."""
     found: dict[str, int] = {}
     for entry in entries:
         if entry.verb == "renew":
