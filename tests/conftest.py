@@ -1,4 +1,4 @@
-"""What all tests share: the stores to run on, a clock that stands still, and the seed of random tests."""
+"""Fixtures of all tests: the stores, a manual clock, and the seed of random tests."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _pgbouncer_address(folder: Path) -> str:
 
 @functools.lru_cache(maxsize=1)
 def _wipe_postgres(_folder: str) -> None:
-    """Empty the one schema for the next test: quicker than to make another one."""
+    """Empty the shared schema for the next test, which is quicker than to make another one."""
     try:
         empty_schema(_wiper())
     except psycopg.OperationalError:  # A test has ended its session.
@@ -107,19 +107,19 @@ def empty_schema(connection: psycopg.Connection, schema: str = "headway") -> Non
 
 @functools.cache
 def valkey() -> Valkey:
-    """The server that tests share which only want one; each of them has a prefix of its own there."""
+    """Yield the Valkey server that most tests share. Each of them has a prefix of its own there."""
     return _started(Valkey(_server_folder("valkey"), 'save ""'))
 
 
 @functools.cache
 def postgres() -> Postgres:
-    """The same; each test has namespaces of its own there, or a schema."""
+    """Yield the shared PostgreSQL server. Each test has namespaces or a schema of its own there."""
     return _started(Postgres(_server_folder("postgres")))
 
 
 @functools.cache
 def pgbouncer() -> PgBouncer:
-    """A pooler before that."""
+    """Yield a pooler in front of the shared PostgreSQL server."""
     return _started(PgBouncer(_server_folder("pgbouncer"), postgres()))
 
 
@@ -199,9 +199,9 @@ ADDRESSES: dict[str, Callable[[Path], str]] = {
 }
 
 
-# What is made of parts that are tested by themselves runs all of the conformance tests in `make proof` alone,
+# Combinations of parts that are tested by themselves run all conformance tests only in `make proof`,
 LONG_WAYS: tuple[str, ...] = ("shared_file", "sqlite+redis", "pgbouncer", "deferred")
-# and two of them these at any time: all statements but those that only read.
+# and two of them always run these, which use all statements that write.
 CENTRAL = frozenset(
     {"test_submit", "test_claim", "test_finish", "test_renew", "test_recover", "test_cancel", "test_amend"}
 )
@@ -219,7 +219,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "store_name" in metafunc.fixturenames and not named:
         wanted: str | None = metafunc.config.getoption("--store")
         conforming = metafunc.definition.path.parent.name == "conformance"
-        # Long tests run on a shared file only if that is asked for: the statements are the same.
+        # Long tests use a shared file only on request, because its statements are those of SQLite.
         shared_files = SHARED_FILES if wanted or not metafunc.definition.get_closest_marker("slow") else {}
         paired = {} if metafunc.definition.get_closest_marker("one_store") else PAIRS
         others = shared_files | paired if conforming else {}
@@ -233,7 +233,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def seed(pytestconfig: pytest.Config) -> int:
-    """Where a random test starts; a failure is played again with the same number."""
+    """Return the seed of random tests. The same number repeats a failure."""
     number = pytestconfig.getoption("--seed")
     assert isinstance(number, int)
     return number
@@ -246,7 +246,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 async def open_namespace(store_name: str, tmp_path: Path, clock: ManualClock) -> AsyncIterator[OpenStore]:
-    """Open namespaces beside each other, wherever the store can keep several; they are closed by themselves."""
+    """Yield a function that opens namespaces side by side, on stores that can have several."""
     async with AsyncExitStack() as stack:
 
         async def open_one(namespace: str) -> Store:
@@ -260,20 +260,20 @@ async def open_namespace(store_name: str, tmp_path: Path, clock: ManualClock) ->
 
 @pytest.fixture
 async def store(open_namespace: OpenStore) -> Store:
-    """An empty store that is open; each test runs on every kind."""
+    """Return an empty open store. Each test runs on every kind."""
     return await open_namespace("default")
 
 
 @pytest.fixture(autouse=True)
 def _own_logging() -> Iterator[None]:
-    """Commands that run inside a test set up logging for their process; the next test starts afresh."""
+    """Remove the logging that commands inside a test have set up, so that the next test starts afresh."""
     logger = logging.getLogger("headway")
     before = logger.handlers[:], logger.level, logger.propagate
     yield
     logger.handlers, logger.level, logger.propagate = before
 
 
-# The files that take longest. They begin first, so that at the end no process is left alone with one of them.
+# The files that take longest run first, so that no process is left alone with one of them at the end.
 LONGEST = (
     "faults/", "conformance/test_histories.py", "conformance/test_workflow_histories.py",
     "worker/test_remote_live.py", "sessions/", "worker/test_budgets.py",
@@ -291,7 +291,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare the collector what stays for good: a look through it takes a third of a second and stops every loop."""
+    """Keep long-lived objects out of garbage collection, which would block every loop for a third of a second."""
     gc.collect()
     gc.freeze()
 

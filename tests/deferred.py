@@ -1,4 +1,4 @@
-"""A Redis store that defers the submit of plain jobs wherever possible, not only while no worker waits."""
+"""A Redis store that defers the submit of plain jobs always if possible, not only while no worker waits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ids: set[tuple[str, str]] = set()  # Only unknown ids are deferred, as clients 
 
 
 def defer_submits(store: Store) -> Store:
-    """Let a store defer the submit of single jobs."""
+    """Make a store defer the submit of single jobs."""
     assert isinstance(store, RedisStore)
     submit = store.submit
 

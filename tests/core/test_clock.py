@@ -1,4 +1,4 @@
-"""Store time: never back, never still for long, and home again in the end."""
+"""Store time: it never falls, never stands still for long, and returns to the true time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cron expression may say, and when it ticks. The rules are those at the top of `headway/core/cron.py`."""
+"""Cron expressions: their syntax and their ticks, by the rules at the top of `headway/core/cron.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was learned: sketches of lengths, and how jobs come."""
+"""Learned distributions: sketches of run times, and arrivals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a watcher is told between two looks at a job."""
+"""Events that a watcher derives from two reads of a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of moves, and the class a job waits in."""
+"""The table of legal moves, and the class of a waiting job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many jobs each take of a plan may bring, given what those before it brought."""
+"""The number of jobs that each take of a plan may bring, after the takes before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of edges, as pure rules."""
+"""The verdicts on edges, as pure rules."""
 
 import pytest
 

@@ -35,7 +35,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def seconds(text: str | None) -> float:
-    """Read a length of time such as ``2m``; None is 0."""
+    """Return the seconds of a length of time such as ``2m``. None is 0."""
     if text is None:
         return 0.0
     if not re.fullmatch(r"\d+[smhd]", text):
@@ -47,7 +47,7 @@ def seconds(text: str | None) -> float:
 
 
 class Series:
-    """Samples by series, in the order of time."""
+    """Samples by series, in order of time."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, dict[Labels, list[tuple[float, float]]]] = {}
@@ -56,7 +56,7 @@ class Series:
         self._by_name.setdefault(name, {}).setdefault(frozenset(labels.items()), []).append((at, value))
 
     def end(self, at: float, **labels: str) -> None:
-        """End every series that has these labels, as Prometheus does when a scrape fails."""
+        """Mark every series with these labels as stale, as Prometheus does when a scrape fails."""
         for by_labels in self._by_name.values():
             for found, samples in by_labels.items():
                 if found >= labels.items():
@@ -67,7 +67,7 @@ class Series:
         return set(self._by_name)
 
     def values(self, name: str, label: str) -> set[str]:
-        """Return the values that a label of a metric has."""
+        """Return the values of a label of a metric."""
         return {value for labels in self._by_name.get(name, ()) for key, value in labels if key == label}
 
     def select(self, name: str, matchers: Sequence[Matcher]) -> Iterator[tuple[Labels, list[tuple[float, float]]]]:
@@ -182,7 +182,7 @@ def _bare(labels: Labels) -> Labels:
 
 
 def _increase(samples: Sequence[tuple[float, float]], start: float, end: float) -> float | None:
-    """Return by how much a counter grew, extended to the whole window as Prometheus does."""
+    """Return the increase of a counter, extrapolated to the whole window as Prometheus does."""
     if len(samples) < 2:
         return None
     (first_at, first), (last_at, last) = samples[0], samples[-1]
@@ -202,7 +202,7 @@ def _increase(samples: Sequence[tuple[float, float]], start: float, end: float) 
 
 
 class _Parser:
-    """Reads an expression. From the loosest to the tightest: and; comparisons; + and -; * and /."""
+    """A recursive-descent parser. From the loosest to the tightest: and; comparisons; + and -; * and /."""
 
     _LEVELS: tuple[tuple[str, ...], ...] = (("and",), tuple(_COMPARE), ("+", "-"), ("*", "/"))
 
@@ -292,7 +292,7 @@ class _Parser:
 
 
 def parse(text: str) -> Expression:
-    """Read an expression. Raises ``ValueError`` for what is not of the part that alerts use."""
+    """Parse an expression. Raises ``ValueError`` for syntax that alerts do not use."""
     return _Parser(text).parse()
 
 
@@ -301,7 +301,7 @@ def parse(text: str) -> Expression:
 
 @dataclass
 class Alert:
-    """One alerting rule, evaluated again and again. ``since`` is when each set of labels became active."""
+    """One alerting rule, evaluated repeatedly. ``since`` is the time at which each set of labels became active."""
 
     rule: Mapping[str, Any]
     since: dict[Labels, float] = field(default_factory=dict)
@@ -311,7 +311,7 @@ class Alert:
         self.held = seconds(self.rule.get("for"))
 
     def evaluate(self, series: Series, now: float) -> list[tuple[dict[str, str], dict[str, str]]]:
-        """Evaluate the rule once; return labels and annotations of what fires now."""
+        """Evaluate the rule once. Return labels and annotations of the alerts that fire."""
         found = {_bare(labels): value for labels, value in self.expression.at(series, now).items()}
         self.since = {labels: self.since.get(labels, now) for labels in found}
         return [

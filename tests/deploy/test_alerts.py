@@ -1,4 +1,4 @@
-"""The alerts and the dashboard that ship with Headway: each asks for metrics that exist, and means what it says."""
+"""The alerts and the dashboard of the distribution: each uses existing metrics in the right way."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def dashboard_expressions() -> list[str]:
 
 
 async def shown() -> dict[str, set[str]]:
-    """Return all that a server shows: the name of each sample, with its labels."""
+    """Return the metrics that a server exports: the name of each sample, with its labels."""
     store = MemoryStore(clock=ManualClock())
     row: list[float] = [1] * (len(LENGTHS_MS) + 2)
     rows = {f"{TOTAL_TIME}|completed|low": row, f"{RUN_TIME}|completed|low": row, f"{EXCHANGES}|jobs": [1.0] * 17}
@@ -87,7 +87,7 @@ def parse(expression: str) -> Expr:
 
 
 def check_names(expression: Expr, known: Mapping[str, set[str]]) -> set[str]:
-    """Return the labels of what an expression yields. Fails for metrics and labels that are not known."""
+    """Return the labels of an expression's result. Fails for unknown metrics and labels."""
     if isinstance(expression, ParenExpr):
         return check_names(expression.expr, known)
     if isinstance(expression, NumberLiteral):

@@ -46,13 +46,13 @@ RULES = {rule["alert"]: rule for rule in rules()}
 
 @lru_cache(maxsize=4)  # Both servers show the same.
 def read_samples(text: str) -> list[tuple[str, dict[str, str], float]]:
-    """Read what a server shows, but for the buckets of histograms."""
+    """Read the metrics of a server, without the buckets of histograms."""
     families = exposition.text_string_to_metric_families(re.sub(r"(?m)^\w+_bucket\{.*\n", "", text))
     return [(sample.name, sample.labels, sample.value) for family in families for sample in family.samples]
 
 
 class Scene:
-    """A store, two servers that show it, and all that Prometheus has scraped from them."""
+    """A store, two servers that export its metrics, and the series that Prometheus has scraped from them."""
 
     def __init__(self, bed: Testbed, store: MemoryStore, servers: Mapping[str, httpx.AsyncClient]) -> None:
         self.store = store
@@ -65,7 +65,7 @@ class Scene:
         self._servers = servers
 
     async def steps(self, count: int = 1) -> None:
-        """Let time pass: each step is one scrape of each server, then an evaluation."""
+        """Advance the clock. Each step is one scrape of each server, then an evaluation."""
         for _ in range(count):
             self.clock.advance(SCRAPED_AFTER)
             if self.alive:
@@ -86,7 +86,7 @@ class Scene:
             self.series.add(metric, {**labels, "instance": name}, at, value)
 
     async def end(self, *, completed: int = 0, failed: int = 0, dead: int = 0, cancelled: int = 0) -> None:
-        """Let jobs end in these ways."""
+        """Submit and end this many jobs in each way."""
         endings: list[tuple[int, Ending]] = [
             (completed, Returned(b"null")),
             (failed, Raised(JobError("ValueError", "bad", retriable=False))),
@@ -130,9 +130,10 @@ async def a_scene() -> AsyncIterator[Scene]:
 
 @dataclass(frozen=True)
 class Situation:
-    """A state that a store is brought into.
+    """A state of the store.
 
-    ``fires``: from which evaluation to which, in seconds; None: never. ``also``: what else such a state sets off.
+    ``fires``: the seconds of the first and the last evaluation that fires, or None. ``also``: other alerts that fire in
+    it.
     """
 
     alert: str
@@ -360,7 +361,7 @@ async def five_thousand_and_one_of_low_wait(scene: Scene) -> None:
 
 
 def lose_count(scene: Scene) -> tuple[int, Any]:
-    """Let the store lose sight of a running job, as a bug would."""
+    """Remove a running job from the store's indexes, as a bug would."""
     return scene.store.state.executing.popitem()
 
 
@@ -411,7 +412,7 @@ async def the_servers_answer_again_within_two_minutes(scene: Scene) -> None:
 
 @dataclass(frozen=True)
 class Recording:
-    """A state with what was scraped from it, until ``end``."""
+    """A state with the series scraped from it, until ``end``."""
 
     state: Situation
     series: Series
@@ -424,7 +425,7 @@ _recordings: dict[str, Recording] = {}
 
 
 async def recording_of(wanted: Situation) -> Recording:
-    """Play a state, once."""
+    """Play a state once and return its recording."""
     if wanted.name not in _recordings:
         async with a_scene() as scene:
             await wanted.play(scene)
@@ -433,7 +434,7 @@ async def recording_of(wanted: Situation) -> Recording:
 
 
 def fired(rule: Mapping[str, Any], recording: Recording) -> Fired:
-    """Evaluate a rule every 15 seconds, as Prometheus would have."""
+    """Evaluate a rule every 15 seconds, as Prometheus does. Return the alerts that fired."""
     alert = Alert(rule)
     times = [float(at) for at in range(EVERY, int(recording.end) + 1, EVERY)]
     found = {at: [labels for labels, _ in alert.evaluate(recording.series, at)] for at in times}
@@ -463,7 +464,7 @@ def test_every_alert_has_a_state_in_which_it_fires_and_one_in_which_it_does_not(
 
 
 def wrong_rules(rule: Mapping[str, Any], series: Series) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Change a rule in every small way: each gives another rule."""
+    """Yield variants of a rule, each with one small change."""
     text: str = rule["expr"]
 
     def changed(match: re.Match[str], new: str) -> tuple[str, dict[str, Any]]:
@@ -524,7 +525,7 @@ async def test_a_rule_that_is_wrong_in_any_small_way_is_noticed(alert: str) -> N
 
 
 def read_values(text: str) -> list[float | None]:
-    """Read promtool's notation of a series: ``0+5x3`` is 0 5 10 15, ``1x2`` is 1 1 1, ``stale`` is the end of it."""
+    """Read promtool's notation of a series: ``0+5x3`` is 0 5 10 15, ``1x2`` is 1 1 1, and ``stale`` ends it."""
     found: list[float | None] = []
     for word in text.split():
         if match := re.fullmatch(r"([\d.]+)(?:([+-][\d.]+))?x(\d+)", word):
@@ -592,7 +593,7 @@ def some_values(chance: random.Random, name: str) -> list[float]:
 @pytest.mark.proof
 @pytest.mark.parametrize("turn", range(12))
 def test_the_evaluator_and_promtool_agree(promtool: str, turn: int, tmp_path: Path, seed: int) -> None:
-    """Random series, all alerts, many moments: promtool is told that what the evaluator says is expected."""
+    """Random series, all alerts, many moments: promtool expects the results of the evaluator."""
     chance = random.Random(seed * 1_000 + turn)
     given: list[dict[str, Any]] = []
     known = {

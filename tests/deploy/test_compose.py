@@ -1,5 +1,7 @@
-"""What can be known of the containers without a container: files, addresses and commands exist, and the servers that
-the Compose file describes work together when its own scripts start them here."""
+"""Checks of the Compose file without containers: its files, addresses and commands exist.
+
+The servers that it describes work together when its own scripts start them here.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ PASSWORDS = {
 
 
 def filled_in(text: str) -> str:
-    """Fill in what Compose would: ``${NAME:?why}``."""
+    """Replace ``${NAME:?why}`` as Compose does."""
     return re.sub(r"\$\{(\w+):\?[^}]*\}", lambda match: PASSWORDS[match[1]], text)
 
 
@@ -108,8 +110,8 @@ def test_the_image_installs_by_hash_alone() -> None:
 # ---------------------------------------------------------------------- the servers, as the file describes them
 
 
-class Started:
-    """A service of the Compose file, started here by its own script, with other ports and paths."""
+class ComposeService:
+    """A service of the Compose file. Its own script starts it here, with other ports and paths."""
 
     def __init__(self, name: str, folder: Path, ports: dict[str, int]) -> None:
         self.name, self.folder, self.port = name, folder, ports[name]
@@ -134,7 +136,7 @@ class Started:
         )
 
 
-def login(started: Started, *words: str, user: str = "", password: str = "") -> bytes:
+def login(started: ComposeService, *words: str, user: str = "", password: str = "") -> bytes:
     with socket.create_connection(("127.0.0.1", started.port), timeout=5) as connection:
         if password:
             connection.sendall(_command("AUTH", *([user] if user else []), password))
@@ -148,13 +150,13 @@ def _command(*words: str) -> bytes:
 
 
 @pytest.fixture
-def started(tmp_path: Path) -> Iterator[dict[str, Started]]:
+def started(tmp_path: Path) -> Iterator[dict[str, ComposeService]]:
     names = [name for name in SERVICES if name.startswith(("valkey", "sentinel"))]
     ports = {name: free_port() for name in names}
-    found: dict[str, Started] = {}
+    found: dict[str, ComposeService] = {}
     try:
         for name in names:
-            found[name] = Started(name, tmp_path / name, ports)
+            found[name] = ComposeService(name, tmp_path / name, ports)
             wait_for(lambda name=name: _answers(found[name]), f"an answer of {name}")  # type: ignore[misc]
         yield found
     finally:
@@ -165,7 +167,7 @@ def started(tmp_path: Path) -> Iterator[dict[str, Started]]:
         shutil.rmtree(tmp_path, ignore_errors=True)
 
 
-def _answers(one: Started) -> bool:
+def _answers(one: ComposeService) -> bool:
     try:
         return login(one, "PING").startswith(b"-NOAUTH")  # It is there, and wants to know who asks.
     except OSError:
@@ -173,11 +175,13 @@ def _answers(one: Started) -> bool:
 
 
 @pytest.mark.slow
-async def test_the_servers_of_the_compose_file_work_with_the_rights_that_it_gives(started: dict[str, Started]) -> None:
+async def test_the_servers_of_the_compose_file_work_with_the_rights_that_it_gives(
+    started: dict[str, ComposeService],
+) -> None:
     # R5.102, S-29
     sentinels = [one for name, one in started.items() if name.startswith("sentinel")]
 
-    def agreed(one: Started) -> bool:
+    def agreed(one: ComposeService) -> bool:
         said = login(one, "INFO", "sentinel", password=PASSWORDS["SENTINEL_PASSWORD"])
         return b"status=ok" in said and b"slaves=1" in said and b"sentinels=3" in said
 

@@ -104,7 +104,7 @@ def one(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
 
 
 def pod(deployment: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what a Pod has, and its only container."""
+    """Return the Pod template of an object, and its only container."""
     spec = deployment["spec"]["template"]["spec"]
     [container] = spec["containers"]
     return spec, container

@@ -1,4 +1,4 @@
-"""The image: built from the Dockerfile, started, and given a job."""
+"""The image: built from the Dockerfile, started, and used for a job."""
 
 from __future__ import annotations
 

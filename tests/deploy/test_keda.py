@@ -1,4 +1,4 @@
-"""The KEDA manifest: what KEDA would ask a running server by it, and how many Pods would follow."""
+"""The KEDA manifest: the requests that KEDA makes of a running server, and the number of Pods that follow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SLOTS = 10
 
 
 async def ask_as_keda(trigger: dict[str, Any], secret: dict[str, str], address: str) -> float:
-    """Ask as the metrics-api scaler does: one GET with the token of the secret, and a number by its path."""
+    """Read a number as the metrics-api scaler does: one GET with the token of the secret, and a path in the reply."""
     metadata = trigger["metadata"]
     assert metadata["authMode"] == "bearer"
     assert trigger["authenticationRef"] == {"name": AUTHENTICATION["metadata"]["name"]}
@@ -46,7 +46,7 @@ async def ask_as_keda(trigger: dict[str, Any], secret: dict[str, str], address: 
 
 
 def replicas(values: list[float]) -> int:
-    """Count Pods as KEDA and its HorizontalPodAutoscaler do: none if no trigger is active, else the largest average."""
+    """Return the Pods that KEDA and its autoscaler want: none without an active trigger, else the largest average."""
     spec = SCALED["spec"]
     active = [
         value > float(one["metadata"].get("activationTargetValue", 0))

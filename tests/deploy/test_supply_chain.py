@@ -1,4 +1,4 @@
-"""What is installed, and what is built: pinned by hash, the same in every file, the same bytes each time."""
+"""Dependencies and builds: pinned by hash, the same in every file, and the same bytes each time."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ build_dist = _load(ROOT / "scripts" / "build_dist.py")
 
 
 def wanted(name: str) -> set[str]:
-    """Read what a file asks for, without what it takes from another."""
+    """Return the requirements of a file, without those that it includes from another."""
     lines = (REQUIREMENTS / f"{name}.in").read_text().splitlines()
     return {_same(line) for line in lines if line and not line.startswith(("#", "-r", "-c"))}
 
 
 def _same(text: str) -> str:
-    """Write a requirement in one way, whichever quotes and spaces it has."""
+    """Return a requirement in a uniform notation of quotes and spaces."""
     return re.sub(r"\s+", "", text.replace('"', "'")).lower()
 
 
 def pins(name: str) -> dict[str, str]:
-    """Read what is pinned. Fails for anything without a version and hashes."""
+    """Read the pins. Fails for an entry without a version and hashes."""
     return {package.name: package.version for package in sbom.read_lock((REQUIREMENTS / f"{name}.txt").read_text())}
 
 
@@ -242,7 +242,7 @@ def jobs(name: str | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def steps(job: dict[str, Any], action: str) -> list[dict[str, Any]]:
-    """Return the steps of a job that use an action, whichever commit of it."""
+    """Return the steps of a job that use an action, at any commit."""
     return [step for step in job["steps"] if step.get("uses", "").startswith(f"{action}@")]
 
 
@@ -251,7 +251,7 @@ def commands(job: dict[str, Any]) -> list[str]:
 
 
 def unpinned(text: str) -> list[str]:
-    """Return the lines that use an action by anything but a commit, or without a comment that names its version."""
+    """Return the lines that do not name an action by its commit with its version in a comment."""
     lines = [line.strip().removeprefix("- ") for line in text.splitlines() if re.match(r"\s*(- )?[\"']?uses\b", line)]
     pinned = re.compile(r"uses: [\w.-]+(/[\w.-]+)+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
     return [line for line in lines if not pinned.fullmatch(line)]
@@ -422,7 +422,7 @@ DIGEST = re.compile(r"[a-z0-9./-]+:[\w.-]+@sha256:[0-9a-f]{64}")
 
 
 def images(text: str) -> list[str]:
-    """Return the images that a Dockerfile starts from, without those that an argument names."""
+    """Return the base images of a Dockerfile, without those that an argument names."""
     found = re.findall(r"^(?:ARG \w*IMAGE=|FROM )(\S+)", text, re.MULTILINE)
     return [image for image in found if image != "${PYTHON_IMAGE}"]
 

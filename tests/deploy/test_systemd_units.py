@@ -1,4 +1,4 @@
-"""The units of systemd: they start commands that exist, wait as long as a drain takes, and shut the service in."""
+"""The units of systemd: their commands exist, they wait long enough for a drain, and they confine the service."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_unit_shuts_its_service_in(unit: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The units, with the command of this environment."""
+    """Return a folder with the units, with the command of this environment."""
     headway = Path(sys.executable).with_name("headway")
     for unit in UNITS:
         (tmp_path / unit.name).write_text(unit.read_text().replace("/opt/headway/bin/headway", str(headway)))

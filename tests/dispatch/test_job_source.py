@@ -1,4 +1,4 @@
-"""The feed: plans from its last snapshot, repeats what was not answered, and asks again only with reason."""
+"""The job source: it plans from its last snapshot, repeats lost calls, and reads again only if needed."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_a_class_it_cannot_serve_is_no_reason_to_ask_again(clock: ManualCl
     assert (await a_feed(store, offers=("gpu",)).exchange([], [], free=5, free_below=4)).more
 
 
-class Deaf(MemoryStore):
+class LossyStore(MemoryStore):
     """A store whose replies can be lost after their effect."""
 
     lose = 0
@@ -117,7 +117,7 @@ class Deaf(MemoryStore):
 
 async def test_a_lost_reply_is_asked_for_again_and_gives_the_same_leases(clock: ManualClock) -> None:
     # W10, N4
-    store = Deaf(clock=clock)
+    store = LossyStore(clock=clock)
     await register(store)
     ids = [answer.job_id for answer in await store.submit([a_job(), a_job()])]
     job_source = a_feed(store)
@@ -131,7 +131,7 @@ async def test_a_lost_reply_is_asked_for_again_and_gives_the_same_leases(clock: 
 
 
 async def test_a_report_whose_reply_was_lost_counts_once(clock: ManualClock) -> None:
-    store = Deaf(clock=clock)
+    store = LossyStore(clock=clock)
     await register(store)
     await store.submit([a_job()])
     job_source = a_feed(store)
@@ -147,7 +147,7 @@ async def test_a_report_whose_reply_was_lost_counts_once(clock: ManualClock) -> 
 
 
 async def test_a_claim_may_be_given_and_repeated_by_who_gives_it(clock: ManualClock) -> None:
-    store = Deaf(clock=clock)
+    store = LossyStore(clock=clock)
     await register(store)
     ids = [answer.job_id for answer in await store.submit([a_job(), a_job()])]
     job_source = a_feed(store)
@@ -220,8 +220,8 @@ async def test_a_worker_serves_a_task_that_another_did_not_know_once_it_can_lear
     assert sorted(asked) == ["shop.bill", "shop.lost"]  # Each once, however often jobs are seen to wait.
 
 
-class Witness(MemoryStore):
-    """A store that keeps the plans it was asked to claim by."""
+class PlanRecordingStore(MemoryStore):
+    """A store that records the plans of its claims."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock=clock)
@@ -233,7 +233,7 @@ class Witness(MemoryStore):
 
 
 async def test_the_next_plan_follows_the_free_slots_and_the_policy(clock: ManualClock) -> None:
-    store, in_force = Witness(clock), CurrentPolicy()
+    store, in_force = PlanRecordingStore(clock), CurrentPolicy()
     await register(store)
     await store.submit([a_job(lane="low") for _ in range(10)])
     job_source = StoreJobSource(store, in_force, "w1", ())

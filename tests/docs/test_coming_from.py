@@ -1,4 +1,4 @@
-"""The pages for people who come from other queues. ``test_policy_pages`` runs what they show after the move."""
+"""The pages for users of other queues. ``test_policy_pages`` runs their examples of the code after the move."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documentation says what the code does: examples run, tables match."""
+"""The documentation agrees with the code: examples run, tables match."""
 
 from __future__ import annotations
 

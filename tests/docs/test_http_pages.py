@@ -1,4 +1,4 @@
-"""What the pages say of the HTTP interface is so."""
+"""The pages on the HTTP interface agree with the service."""
 
 from __future__ import annotations
 

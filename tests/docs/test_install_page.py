@@ -1,4 +1,4 @@
-"""The page on installing: it explains every dependency, and names the distribution as the index does."""
+"""The page on installing explains every dependency, and uses the name of the distribution in the index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of limits says what the code enforces."""
+"""The page of limits agrees with the code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "days": DAY_MS}
 
 
 def value_of(where: str) -> float:
-    """Return the value of a constant or setting, named as on the page."""
+    """Return the value of a constant or setting by its name on the page."""
     if where.startswith("setting "):
         return float(getattr(Settings(), where.removeprefix("setting ").strip("`")))
     module, _, name = where.strip("`").rpartition(".")

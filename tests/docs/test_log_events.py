@@ -23,7 +23,7 @@ COMPOSED = {
 
 
 def logged() -> Iterator[tuple[str, ast.expr | None, bool]]:
-    """Return the place of each call of a logger, its first argument, and whether there are others."""
+    """Yield the place of each call of a logger, its first argument, and whether it has others."""
     for path in sorted(SOURCE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -37,7 +37,7 @@ def logged() -> Iterator[tuple[str, ast.expr | None, bool]]:
 
 
 def codes_of(message: ast.expr | None) -> list[str]:
-    """Return the codes that a message may have; none if it is not a code."""
+    """Return the codes that a message may have, or none if the message has no code."""
     match message:
         case ast.Constant(value=str(text)) if CODE.fullmatch(text):
             return [text]
@@ -60,7 +60,7 @@ def documented() -> set[str]:
 
 
 def made() -> set[str]:
-    """Return every code that is written down in the source."""
+    """Return every code that the source contains."""
     codes = {code for _, message, _ in logged() for code in codes_of(message)}
     for path in SOURCE.rglob("*.py"):
         codes |= set(re.findall(r'LogEvent\(\s*"([^"]+)"', path.read_text()))

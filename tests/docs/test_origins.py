@@ -1,4 +1,4 @@
-"""The pages on the five designs name things that exist, and their examples run."""
+"""The pages on the five designs name existing things, and their examples run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages on scheduling are true: commands print what they show, and no key or code is missing."""
+"""The pages on scheduling agree with the code: commands print what they show, and no key or code is missing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ALL_KEYS = {
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str]]:
-    """Return the fenced blocks of a page: their language and what they hold."""
+    """Return the language and the text of the fenced blocks of a page."""
     yield from re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 

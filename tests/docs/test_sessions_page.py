@@ -1,4 +1,4 @@
-"""The page on interactive sessions, followed."""
+"""The examples of the page on interactive sessions work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def blocks(kind: str) -> list[str]:
 
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[int]:
-    """The app of the page, up and running."""
+    """Yield the port of the running app of the page."""
     server, client = blocks("python")
     (tmp_path / "sessions.py").write_text(server)
     (tmp_path / "talk.py").write_text(client)

@@ -1,4 +1,4 @@
-"""The documentation site: it builds without a warning, has every page, and loads nothing from elsewhere."""
+"""The documentation site: it builds without a warning, has every page, and loads nothing from other sites."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_list_for_programs_says_in_a_sentence_what_each_page_is_about(site: 
 
 
 def a_tree(folder: Path, version: str, versions: str) -> None:
-    """Write a tree with the configuration of the site and one page."""
+    """Write a tree with the site's configuration and one page."""
     for part in ("docs/_static", "docs/_templates"):
         shutil.copytree(ROOT / part, folder / part, dirs_exist_ok=True)
     for file in ("docs/conf.py", "pyproject.toml", "scripts/build_site.py", "web/src/icon.svg"):

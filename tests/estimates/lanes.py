@@ -1,4 +1,4 @@
-"""Lanes of which a store has learned how long their jobs run."""
+"""Lanes with learned run times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headway.stores.base import Store
 async def learn_lanes(
     store: Store, *, seconds: float, lanes: Iterable[str] = BUILT_IN.lanes, task: str = "reports.export"
 ) -> None:
-    """Let a store know 500 jobs of a task that all ran about this long."""
+    """Write a history of 500 jobs of a task, all about this long, into a store."""
     runs = TaskHistory(share=500.0, lengths={bucket(seconds): 500.0})
     for lane in lanes:
         await store.write(LEARNED, lane, msgspec.json.encode(LaneHistory(since_at=1, tasks={task: runs})))

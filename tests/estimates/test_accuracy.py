@@ -1,4 +1,4 @@
-"""How estimates turn out: a sample of those given is compared with what happened."""
+"""The accuracy of estimates: a sample of them is compared with the real waits."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from headway.testing.clock import ManualClock
 from tests.conformance.builders import a_job, claim, register, submit
 
 
-class Beats:
-    """A clock that moves on far enough with each look."""
+class SteppingClock:
+    """A clock that advances by a fixed step with each read."""
 
     def __init__(self, by: float = 1.0) -> None:
         self.now, self.by = 0.0, by
@@ -46,7 +46,7 @@ def learned(p50: float, p90: float) -> Estimate:
 
 async def test_what_was_said_is_compared_with_when_the_job_started(store: MemoryStore, clock: ManualClock) -> None:
     # R3.37
-    scores, recorder = EstimateAccuracy(Beats()), MetricsRecorder()
+    scores, recorder = EstimateAccuracy(SteppingClock()), MetricsRecorder()
     await register(store, slots=10)
     said = [learned(8, 20), learned(12, 20), learned(4, 9), learned(10.5, 12)]
     for estimate in said:
@@ -63,7 +63,7 @@ async def test_what_was_said_is_compared_with_when_the_job_started(store: Memory
 
 
 async def test_each_job_counts_once_and_now_is_right_if_it_was_so(store: MemoryStore, clock: ManualClock) -> None:
-    scores, recorder = EstimateAccuracy(Beats()), MetricsRecorder()
+    scores, recorder = EstimateAccuracy(SteppingClock()), MetricsRecorder()
     await register(store, slots=10)
     now, late = await submit(store, a_job(), a_job())
     scores.record(now, "medium", learned(0, 0), clock())
@@ -78,7 +78,7 @@ async def test_each_job_counts_once_and_now_is_right_if_it_was_so(store: MemoryS
 
 
 async def test_a_job_that_never_starts_is_given_up(store: MemoryStore, clock: ManualClock) -> None:
-    scores, recorder = EstimateAccuracy(Beats()), MetricsRecorder()
+    scores, recorder = EstimateAccuracy(SteppingClock()), MetricsRecorder()
     cancelled, waiting = await submit(store, a_job(), a_job())
     for job_id in (cancelled, waiting, JobId("gone")):
         scores.record(job_id, "medium", learned(1, 2), clock())
@@ -92,21 +92,21 @@ async def test_a_job_that_never_starts_is_given_up(store: MemoryStore, clock: Ma
 
 
 async def test_the_sample_is_bounded_in_number_and_in_time(store: MemoryStore, clock: ManualClock) -> None:
-    scores, recorder = EstimateAccuracy(Beats()), MetricsRecorder()
+    scores, recorder = EstimateAccuracy(SteppingClock()), MetricsRecorder()
     for number in range(2 * PENDING_MAX):
         scores.record(JobId(f"a{number}"), "low", learned(1, 2), clock())
     scores.record(JobId("b"), "high", learned(1, 2), clock())
     assert len(scores._pending) == PENDING_MAX + 1
     await scores.settle(store, recorder)
     assert len(scores._pending) == PENDING_MAX + 1 - JOBS_PER_READ
-    hurried = EstimateAccuracy(Beats(SAMPLED_EVERY / 10))
+    hurried = EstimateAccuracy(SteppingClock(SAMPLED_EVERY / 10))
     for number in range(100):
         hurried.record(JobId(f"a{number}"), "low", learned(1, 2), clock())
     assert 5 <= len(hurried._pending) <= 20
 
 
 async def test_metrics_show_coverage_error_and_what_estimates_rest_on(store: MemoryStore, clock: ManualClock) -> None:
-    scores, recorder = EstimateAccuracy(Beats()), MetricsRecorder()
+    scores, recorder = EstimateAccuracy(SteppingClock()), MetricsRecorder()
     scores.record(JobId("gone"), "low", Estimate(position=3), clock())
     await scores.settle(store, recorder)
     for within in (True, True, False, True):

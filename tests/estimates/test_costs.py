@@ -1,4 +1,4 @@
-"""How long jobs take: what is learned from those that ended, and how it comes to be known to all."""
+"""Task costs: they are learned from ended jobs and published to all workers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def store(clock: ManualClock) -> MemoryStore:
 
 
 def learned(known: dict[str, int], *, count: int = 1, seconds: float = 1.0, task: str = "t") -> dict[str, int]:
-    """What is known after this many jobs that took this long each."""
+    """Return the costs after this many more jobs of this length."""
     return learn(known, {task: (count, count * seconds)}, {})
 
 
@@ -195,8 +195,8 @@ async def test_what_was_told_is_not_told_again(store: MemoryStore) -> None:
 
 
 async def test_two_that_publish_at_once_are_both_heard(clock: ManualClock) -> None:
-    class Meddled(MemoryStore):
-        """A store in which another process writes just before we do, once."""
+    class RacingStore(MemoryStore):
+        """A store in which another process writes once, just before a write of the test."""
 
         meddled = False
 
@@ -206,7 +206,7 @@ async def test_two_that_publish_at_once_are_both_heard(clock: ManualClock) -> No
                 await change_costs(self, lambda known: {**known, "other": 7})
             return await super().write(kind, name, body, if_version=if_version)
 
-    store = Meddled(clock=clock)
+    store = RacingStore(clock=clock)
     durations = TaskCosts()
     durations.note([("t", None, 4.0)])
     await durations.publish(store)

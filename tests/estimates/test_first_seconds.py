@@ -1,4 +1,4 @@
-"""Estimates of a new task, from its first run on: jobs on a virtual clock, and what was said of the last one."""
+"""Estimates of a new task from its first run on, with jobs on a virtual clock."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ LADDER = replace(SHARED, ladder=Ladder((Rung("fast", 3_000), Rung("slow", 30_000
 RungName = str | None
 
 
-class Said(NamedTuple):
-    """What was said of a job after some runs, and how long it then waited. ``clock``: seconds since the submit."""
+class EstimateOutcome(NamedTuple):
+    """An estimate of a job after some runs, and its real wait. ``clock``: seconds since the submit."""
 
     runs: int
     clock: float
@@ -44,7 +44,7 @@ class Said(NamedTuple):
 
 
 class Line:
-    """Jobs that one worker runs in order. After some of them it estimates the last job and one in the middle."""
+    """Jobs that one worker runs in order. After some runs it estimates the last job and one in the middle."""
 
     def __init__(self, policy: Policy, length: Callable[[], float]) -> None:
         self._policy = policy
@@ -56,15 +56,15 @@ class Line:
         self._running: list[tuple[int, int, Lease, float]] = []
         self._asked: dict[JobId, list[tuple[int, int, Estimate]]] = {}
         self._runs = 0
-        self.said: list[Said] = []
+        self.outcomes: list[EstimateOutcome] = []
 
     def _seconds(self) -> float:
         return self._clock() / 1_000
 
-    async def run(self, count: int, rung: RungName = None) -> list[Said]:
-        """Submit jobs, run all of them, and return what was said of two of them."""
+    async def run(self, count: int, rung: RungName = None) -> list[EstimateOutcome]:
+        """Submit jobs, run all of them, and return the estimates of two of them."""
         await register(self._store, slots=SLOTS, reserved=0, offers=(ANY_TASK,), lease_ms=100 * LEASE_MS)
-        submitted_at, self._runs, self.said = self._clock(), 0, []
+        submitted_at, self._runs, self.outcomes = self._clock(), 0, []
         ids = await submit(self._store, *(a_job(rung=rung) for _ in range(count)))
         watched = [ids[-1], ids[count // 2]]
         await self._fill(submitted_at)
@@ -79,14 +79,16 @@ class Line:
             await self._lessons.publish(self._store)
             if self._runs % ASKED_EVERY == 0:
                 await self._ask(watched)
-        return self.said
+        return self.outcomes
 
     async def _fill(self, submitted_at: int) -> None:
         for lease in await claim(self._store, free=SLOTS - len(self._running), offers=(ANY_TASK,)):
             seconds = self._length()
             heappush(self._running, (self._clock() + round(1_000 * seconds), lease.seq, lease, seconds))
             for runs, at, estimate in self._asked.pop(lease.job_id, ()):
-                self.said.append(Said(runs, (at - submitted_at) / 1_000, estimate, (self._clock() - at) / 1_000))
+                self.outcomes.append(
+                    EstimateOutcome(runs, (at - submitted_at) / 1_000, estimate, (self._clock() - at) / 1_000)
+                )
 
     async def _ask(self, watched: list[JobId]) -> None:
         for job_id in watched:
@@ -112,27 +114,27 @@ async def test_a_new_task_is_known_after_thirty_runs_and_exactly_after_a_hundred
     policy: Policy, rung: RungName, length: Callable[[], float]
 ) -> None:
     # R3.37
-    said = await Line(policy, length).run(400, rung)
-    first = [one for one in said if one.runs >= 30 and one.clock >= 2 and one.waited > 1]
+    outcomes = await Line(policy, length).run(400, rung)
+    first = [one for one in outcomes if one.runs >= 30 and one.clock >= 2 and one.waited > 1]
     assert len(first) > 50
     assert all(1 / 1.5 < one.ratio < 1.5 for one in first), [one for one in first if not 1 / 1.5 < one.ratio < 1.5]
-    later = [one for one in said if one.runs >= 100 and one.waited > 2]
+    later = [one for one in outcomes if one.runs >= 100 and one.waited > 2]
     assert len(later) > 50
     assert all(abs(one.ratio - 1) < 0.15 for one in later), [one for one in later if abs(one.ratio - 1) >= 0.15]
 
 
 async def test_eighty_jobs_on_four_slots_are_estimated_at_four_seconds_and_not_at_forty() -> None:
-    said = await Line(LADDER, lambda: 0.2).run(80, "slow")
-    assert {one.estimate.basis for one in said if one.runs == 0} == {"declared"}
-    assert {one.estimate.basis for one in said if one.clock >= 1.5} == {"learned"}
-    soon = [one.ratio for one in said if one.clock >= 1.5 and one.waited > 1]
+    outcomes = await Line(LADDER, lambda: 0.2).run(80, "slow")
+    assert {one.estimate.basis for one in outcomes if one.runs == 0} == {"declared"}
+    assert {one.estimate.basis for one in outcomes if one.clock >= 1.5} == {"learned"}
+    soon = [one.ratio for one in outcomes if one.clock >= 1.5 and one.waited > 1]
     assert soon
     assert all(1 / 1.5 < ratio < 1.5 for ratio in soon), soon
 
 
 async def test_an_estimate_is_unknown_only_until_the_first_job_has_ended() -> None:
-    said = await Line(SHARED, lambda: 0.2).run(80)
-    unknown = [one.clock for one in said if one.estimate.basis == "unknown"]
+    outcomes = await Line(SHARED, lambda: 0.2).run(80)
+    unknown = [one.clock for one in outcomes if one.estimate.basis == "unknown"]
     assert 0.0 in unknown
     assert max(unknown) < 0.2 + READ_EVERY  # The first jobs end after 0.2 s.
 
@@ -141,9 +143,9 @@ async def test_an_estimate_is_unknown_only_until_the_first_job_has_ended() -> No
 async def test_in_steady_state_p50_has_no_bias(seconds: float) -> None:
     line = Line(SHARED, lambda: seconds)
     await line.run(240)
-    said = [one.ratio for one in await line.run(240) if one.waited > 10 * seconds]
-    assert len(said) > 30
-    assert sum(said) / len(said) == pytest.approx(1.0, abs=0.04)
+    outcomes = [one.ratio for one in await line.run(240) if one.waited > 10 * seconds]
+    assert len(outcomes) > 30
+    assert sum(outcomes) / len(outcomes) == pytest.approx(1.0, abs=0.04)
 
 
 async def test_after_a_strong_change_the_new_run_times_count_within_seconds() -> None:
@@ -151,6 +153,6 @@ async def test_after_a_strong_change_the_new_run_times_count_within_seconds() ->
     line = Line(SHARED, lambda: seconds)
     await line.run(400)
     seconds = 0.2
-    said = [one for one in await line.run(400) if one.clock >= 3 and one.waited > 2]
-    assert said
-    assert all(1 / 2 < one.ratio < 2 for one in said), [one for one in said if not 1 / 2 < one.ratio < 2]
+    outcomes = [one for one in await line.run(400) if one.clock >= 3 and one.waited > 2]
+    assert outcomes
+    assert all(1 / 2 < one.ratio < 2 for one in outcomes), [one for one in outcomes if not 1 / 2 < one.ratio < 2]

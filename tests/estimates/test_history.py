@@ -1,4 +1,4 @@
-"""What workers learn for estimates, and how it comes to be known to all."""
+"""The histories that workers learn for estimates and publish."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def store(clock: ManualClock) -> MemoryStore:
     return MemoryStore(clock=clock)
 
 
-class Beats:
-    """A clock that stands still unless it is moved."""
+class SecondsClock:
+    """A clock that moves only when the test moves it."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -66,7 +66,7 @@ async def told(store: MemoryStore, lessons: DurationHistory, now_s: float = 0.0)
 
 
 async def test_lengths_are_known_by_task_and_by_lane(store: MemoryStore) -> None:
-    lessons = DurationHistory(Beats())
+    lessons = DurationHistory(SecondsClock())
     for _ in range(90):
         lessons.note([(a_lease("short"), 1.0)])
     for _ in range(30):
@@ -81,7 +81,7 @@ async def test_lengths_are_known_by_task_and_by_lane(store: MemoryStore) -> None
 
 
 async def test_what_several_workers_saw_is_added_up(store: MemoryStore) -> None:
-    first, second = DurationHistory(Beats()), DurationHistory(Beats())
+    first, second = DurationHistory(SecondsClock()), DurationHistory(SecondsClock())
     for _ in range(int(TASK_JOBS_MIN) - 1):
         first.note([(a_lease(), 2.0)])
         first.note([(a_lease("u"), 20.0)])
@@ -98,7 +98,7 @@ async def versions(store: MemoryStore, lessons: DurationHistory) -> int:
 
 
 async def test_it_is_published_soon_while_little_is_known_and_seldom_later(store: MemoryStore) -> None:
-    beats = Beats()
+    beats = SecondsClock()
     lessons = DurationHistory(beats)
 
     async def after(seconds: float, *, runs: int = 1) -> int:
@@ -117,7 +117,7 @@ async def test_it_is_published_soon_while_little_is_known_and_seldom_later(store
 
 async def test_without_finished_jobs_nothing_is_due(store: MemoryStore) -> None:
     wakes: list[int] = []
-    lessons = DurationHistory(Beats(), lambda: wakes.append(1))
+    lessons = DurationHistory(SecondsClock(), lambda: wakes.append(1))
     assert lessons.due_in == float("inf")
     lessons.note([(a_lease(), 2.0)] * 1_000)
     assert (lessons.due_in, len(wakes)) == (0.0, 1)  # One wake-up, however many jobs end.
@@ -126,7 +126,7 @@ async def test_without_finished_jobs_nothing_is_due(store: MemoryStore) -> None:
 
 
 async def test_a_new_task_and_a_strong_change_are_published_within_a_second(store: MemoryStore) -> None:
-    beats = Beats()
+    beats = SecondsClock()
     lessons = DurationHistory(beats)
     lessons.note([(a_lease(), 2.0)] * 1_000)
     await lessons.publish(store)
@@ -144,7 +144,7 @@ async def test_a_new_task_and_a_strong_change_are_published_within_a_second(stor
 
 
 async def test_jobs_that_end_while_others_are_published_are_published_next(store: MemoryStore) -> None:
-    beats = Beats()
+    beats = SecondsClock()
     lessons = DurationHistory(beats)
 
     class Busy(MemoryStore):
@@ -186,7 +186,7 @@ async def test_a_document_of_an_older_release_has_no_sum_and_is_read(store: Memo
     known = Model(await read_learned(store, 0)).lane("medium")
     assert known is not None
     assert known.mean == pytest.approx(2.2, rel=0.05)
-    lessons = DurationHistory(Beats())
+    lessons = DurationHistory(SecondsClock())
     lessons.note([(a_lease(), 2.0)] * 100)
     known = (await told(store, lessons)).lane("medium")
     assert known is not None
@@ -198,7 +198,7 @@ async def test_nothing_is_lost_while_others_write(store: MemoryStore) -> None:
         async def write(self, kind: str, name: str, body: bytes | None, *, if_version: int | None = None) -> int | None:
             return None
 
-    beats = Beats()
+    beats = SecondsClock()
     lessons = DurationHistory(beats)
     for _ in range(20):
         lessons.note([(a_lease(), 2.0)])
@@ -223,7 +223,7 @@ def test_the_past_fades_and_rare_things_are_dropped() -> None:
 
 
 def test_tenants_noted_between_two_publications_are_bounded() -> None:
-    lessons = DurationHistory(Beats())
+    lessons = DurationHistory(SecondsClock())
     for number in range(PENDING_TENANTS_MAX + 10):
         lessons.note([(a_lease(tenant=f"n{number}"), 1.0)])
     assert len(lessons._came) == PENDING_TENANTS_MAX
@@ -233,7 +233,7 @@ def test_tenants_noted_between_two_publications_are_bounded() -> None:
 
 
 async def test_what_comes_again_and_again_is_a_rate(store: MemoryStore) -> None:
-    beats = Beats()
+    beats = SecondsClock()
     lessons = DurationHistory(beats)
     for number in range(1_800):
         beats.seconds = 2.0 * number
@@ -245,7 +245,7 @@ async def test_what_comes_again_and_again_is_a_rate(store: MemoryStore) -> None:
 
 
 async def test_what_comes_all_at_once_now_and_then_is_a_burst(store: MemoryStore) -> None:
-    beats = Beats()
+    beats = SecondsClock()
     lessons = DurationHistory(beats)
     for burst in range(12):
         for number in range(200):
@@ -269,7 +269,7 @@ async def test_what_comes_all_at_once_now_and_then_is_a_burst(store: MemoryStore
 async def test_how_regular_bursts_are_is_learned(
     store: MemoryStore, minutes: list[int], least: float, most: float
 ) -> None:  # fmt: skip
-    beats = Beats()
+    beats = SecondsClock()
     lessons, after_s = DurationHistory(beats), 0.0
     for gap in [0, *minutes]:
         after_s += 60 * gap
@@ -282,7 +282,7 @@ async def test_how_regular_bursts_are_is_learned(
 
 
 async def test_a_burst_that_several_workers_served_is_one(store: MemoryStore) -> None:
-    workers = [DurationHistory(Beats()) for _ in range(4)]
+    workers = [DurationHistory(SecondsClock()) for _ in range(4)]
     for number in range(200):
         workers[number % 4].note([(a_lease(tenant="bulk", after_s=number / 20), 1.0)])
     for lessons in workers:
@@ -293,7 +293,7 @@ async def test_a_burst_that_several_workers_served_is_one(store: MemoryStore) ->
 
 
 async def test_how_many_come_at_once_is_learned(store: MemoryStore) -> None:
-    lessons = DurationHistory(Beats())
+    lessons = DurationHistory(SecondsClock())
     for minute in range(30):
         for number in range(40):
             lessons.note([(a_lease(tenant="batches", after_s=60 * minute), 1.0)])
@@ -305,7 +305,7 @@ async def test_how_many_come_at_once_is_learned(store: MemoryStore) -> None:
 
 
 async def test_jobs_that_come_at_once_and_end_later_are_a_batch_however_often_is_published(store: MemoryStore) -> None:
-    beats = Beats()
+    beats = SecondsClock()
     lessons = DurationHistory(beats)
     for minute in range(30):
         for _ in range(8):  # Five of forty end, then a publication follows.
@@ -317,7 +317,7 @@ async def test_jobs_that_come_at_once_and_end_later_are_a_batch_however_often_is
 
 
 async def test_many_tenants_that_come_seldom_are_a_rate_together(store: MemoryStore) -> None:
-    lessons = DurationHistory(Beats())
+    lessons = DurationHistory(SecondsClock())
     for number in range(50):
         lessons.note([(a_lease(tenant=f"n{number}", after_s=60 * number), 1.0)])
     arrivals = (await told(store, lessons, 3_600)).arrivals("medium")
@@ -326,7 +326,7 @@ async def test_many_tenants_that_come_seldom_are_a_rate_together(store: MemorySt
 
 
 async def test_transient_jobs_have_lengths_and_nothing_else(store: MemoryStore) -> None:
-    lessons = DurationHistory(Beats())
+    lessons = DurationHistory(SecondsClock())
     for _ in range(20):
         lessons.note([(a_lease(transient=True), 1.0)])
     known = await told(store, lessons)
@@ -360,8 +360,8 @@ async def test_a_worker_learns_from_the_jobs_it_ends(store: MemoryStore) -> None
 
 
 async def test_a_process_that_estimates_reads_twice_a_second_and_decodes_what_has_changed(store: MemoryStore) -> None:
-    beats = Beats()
-    lookup, lessons = HistoryReader(beats), DurationHistory(Beats())
+    beats = SecondsClock()
+    lookup, lessons = HistoryReader(beats), DurationHistory(SecondsClock())
     nothing = await lookup.known(store, 0)
     lessons.note([(a_lease(), 1.0)] * 20)
     await lessons.publish(store)

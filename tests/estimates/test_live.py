@@ -1,4 +1,4 @@
-"""Estimates of a new task while a real worker runs its jobs, compared with what happened then."""
+"""Estimates of a new task while a real worker runs its jobs, compared with the real waits."""
 
 from __future__ import annotations
 

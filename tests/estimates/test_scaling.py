@@ -1,4 +1,4 @@
-"""How many slots a lane wants: known queues on every store, and what an autoscaler must never be told."""
+"""Slots that a lane wants: known queues on every store, and mistakes that would mislead an autoscaler."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def advise(store: Store, within: float, lane: str = "medium", policy: Poli
 
 
 async def fill(store: Store, jobs: int, *, slots: int, lane: str = "medium", seconds: float = 10.0) -> None:
-    """Let jobs wait behind a worker whose slots are all busy."""
+    """Submit jobs behind a worker whose slots are all busy."""
     await learn_lanes(store, seconds=seconds)
     if slots:
         await register(store, slots=slots, reserved=0, offers=OFFERS)

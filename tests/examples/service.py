@@ -1,4 +1,4 @@
-"""The example service in processes of its own, and a client of it."""
+"""The example service in its own processes, and a client of it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENDLESS = "forever\n  turn 1\nend\n"
 
 
 class Service:
-    """Submits to the service and listens, as its page does."""
+    """A client that submits to the service and reads its streams, as its page does."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -66,7 +66,7 @@ class Service:
         return str(self.http.get(f"/headway/api/v1/tasks/{task_id}").json()["status"])
 
     def load(self) -> tuple[int, int]:
-        """Return how many slots there are, and how many are at work."""
+        """Return the number of slots, and how many are busy."""
         workers = self.http.get("/headway/api/v1/queue/stats").json()["workers"]
         return workers["total_capacity"], workers["used_capacity"]
 
@@ -77,19 +77,19 @@ class Service:
             yield Stream(socket)
 
     async def story(self, task_id: str) -> list[dict[str, Any]]:
-        """Listen to the end."""
+        """Read the messages of a task until the stream ends."""
         async with self.stream(task_id) as stream:
             return await stream.rest()
 
 
 class Stream:
-    """What is told of one task."""
+    """The stream of one task."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
 
     async def hear(self, kind: str) -> dict[str, Any]:
-        """Wait for a message of this type."""
+        """Read messages until one has this type, and return it."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 message: dict[str, Any] = json.loads(await self._socket.recv())
@@ -107,7 +107,7 @@ class Stream:
 
 @contextlib.contextmanager
 def started(folder: Path) -> Iterator[Service]:
-    """Start the example as ``make example-asymptote`` does; end it as Ctrl-C does."""
+    """Start the example as ``make example-asymptote`` does, and stop it as Ctrl-C does."""
     port, log = free_port(), folder / "example.log"
     with log.open("wb") as file:
         process = subprocess.Popen(

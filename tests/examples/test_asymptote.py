@@ -1,4 +1,4 @@
-"""The service that draws, started as ``make example-asymptote`` starts it."""
+"""The drawing service, started as ``make example-asymptote`` starts it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture(autouse=True)
 def idle(service: Service) -> None:
-    """What the test before has left has ended."""
+    """Wait until all jobs of the test before have ended."""
     wait_until(lambda: service.load() == (6, 0))
 
 

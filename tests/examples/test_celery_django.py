@@ -85,7 +85,7 @@ class Step:
 
     @contextmanager
     def worker(self, words: tuple[str, ...], ready: str) -> Iterator[None]:
-        """Run a worker of the project, from the moment that its log says it is ready."""
+        """Run a worker of the project. Yields once its log says that it is ready."""
         path = self.folder / f"{words[0]}.log"
         with path.open("wb") as log:
             process = subprocess.Popen(

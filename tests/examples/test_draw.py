@@ -1,4 +1,4 @@
-"""The drawing program that the example brings."""
+"""The drawing program of the example."""
 
 from __future__ import annotations
 

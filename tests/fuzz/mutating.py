@@ -1,7 +1,7 @@
-"""Makes odd inputs out of good ones, and says how long to go on.
+"""Generators of odd inputs from good ones.
 
 In the gate a fixed number of inputs is tried, the same ones each time. With ``FUZZ_SECONDS`` (`make fuzz`) all tests
-together go on for about that long. A failure prints its input; ``--seed`` plays the same sequence again.
+together run for about that long. A failure prints its input; ``--seed`` repeats the same sequence.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ODD_VALUES: list[Any] = [
 
 
 def turns(seed: int) -> Iterator[random.Random]:
-    """Return one source of chance for each input to be made."""
+    """Yield a random source for each input."""
     seconds = float(os.environ.get("FUZZ_SECONDS", "0")) / ROUNDS
     ends = time.monotonic() + seconds
     turn = 0
@@ -39,7 +39,7 @@ def turns(seed: int) -> Iterator[random.Random]:
 
 
 def odd_text(chance: random.Random, good: Sequence[str]) -> str:
-    """Change a good text a little: cut, repeat, swap or replace parts of it, or put in something odd."""
+    """Return a good text with small changes: parts cut, repeated, swapped or replaced, or an odd text inserted."""
     text = chance.choice(good)
     for _ in range(chance.randint(1, 4)):
         start, end = sorted(chance.randint(0, len(text)) for _ in range(2))
@@ -59,7 +59,7 @@ def odd_text(chance: random.Random, good: Sequence[str]) -> str:
 
 
 def odd_value(chance: random.Random, good: Any) -> Any:
-    """Change a good JSON value a little: some part of it becomes odd, goes, or comes twice."""
+    """Return a good JSON value with a small change: a part becomes odd, is removed, or is repeated."""
     if isinstance(good, dict) and good and chance.random() < 0.8:
         changed = copy.copy(good)
         key = chance.choice(list(changed))
@@ -80,7 +80,7 @@ def odd_value(chance: random.Random, good: Any) -> Any:
 
 
 def odd_body(chance: random.Random, good: Any) -> bytes:
-    """Write an odd JSON value, sometimes with bytes that are not JSON at all."""
+    """Return an odd JSON value as bytes, sometimes with bytes that are not JSON."""
     text = json.dumps(odd_value(chance, good) if chance.random() < 0.9 else good)
     body = text.encode()
     if chance.random() < 0.15:

@@ -1,4 +1,4 @@
-"""Whatever is given to a parser, it answers or refuses: no other exception, no error of the server's own."""
+"""Parsers accept or refuse any input. They raise no other exception, and the server has no internal error."""
 
 # S-40
 
@@ -158,7 +158,7 @@ SKIPPED = re.compile(r"/events$|/interactive|/live$|/metrics")  # They stream, o
 
 
 def requests_of(schema: dict[str, Any]) -> list[tuple[str, str, Any]]:
-    """List every request that the service knows, with an example of its body."""
+    """Return every request that the service knows, with an example of its body."""
     found = []
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():

@@ -1,4 +1,4 @@
-"""Chores: safe to do twice, careful with clocks."""
+"""Chores: they may run twice, and tolerate clocks that disagree."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ async def test_a_jump_of_the_stores_clock_buries_no_worker(clock: ManualClock) -
 
 
 class WatchedStore(MemoryStore):
-    """Counts how often a process looks at what waits."""
+    """A store that counts how often a process reads the queue."""
 
     looked = 0
 

@@ -1,4 +1,4 @@
-"""A paused cron submits nothing, and does not make up for it when it is resumed."""
+"""A paused cron submits nothing, and does not catch up when it is resumed."""
 
 from __future__ import annotations
 

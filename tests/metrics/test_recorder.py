@@ -1,4 +1,4 @@
-"""What processes count: once for each job whatever goes wrong, summed over all of them, never falling."""
+"""Counters of processes: each job counts once despite failures, the store sums them, and they never fall."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def a_lease(
 def run(
     recorder: MetricsRecorder, lease: Lease, ending: Ending = DONE, seconds: float = 0.02, *, lost: bool = False
 ) -> None:
-    """Let a job run and be reported."""
+    """Record a run of a job and its report."""
     recorder.note([(lease, seconds)])
     recorder.reported([judge(ending, lease, BUILT_IN)], [(lease.job_id, ReportStatus.STALE)] if lost else [])
 
@@ -97,7 +97,7 @@ async def test_what_is_retired_adds_up_rare_tasks(monkeypatch: pytest.MonkeyPatc
 
 
 def bucket(tally: MetricsDocument, key: str) -> dict[float, float]:
-    """Return what is in the buckets of a row, by their upper ends in seconds."""
+    """Return the counts in the buckets of a row, by their upper bounds in seconds."""
     ends = [*(bound / 1_000 for bound in LENGTHS_MS), float("inf")]
     return {end: count for end, count in zip(ends, tally.rows[key], strict=False) if count}
 
@@ -347,7 +347,7 @@ async def test_a_process_that_was_taken_for_gone_begins_another_document(store: 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
 async def test_whoever_folds_may_die_anywhere_and_another_goes_on(clock: ManualClock, steps: int) -> None:
-    store = Fragile(clock)
+    store = FragileStore(clock)
     one, two = MetricsRecorder("one"), MetricsRecorder("two")
     many(one, 3)
     many(two, 4)
@@ -366,7 +366,7 @@ async def test_whoever_folds_may_die_anywhere_and_another_goes_on(clock: ManualC
 
 
 async def test_two_that_fold_the_same_document_count_it_once(clock: ManualClock) -> None:
-    store = Fragile(clock)
+    store = FragileStore(clock)
     recorder = MetricsRecorder("one")
     many(recorder, 3)
     await recorder.publish(store)
@@ -383,7 +383,7 @@ async def test_two_that_fold_the_same_document_count_it_once(clock: ManualClock)
 
 @pytest.mark.parametrize("folded", [False, True])
 async def test_a_lost_reply_changes_nothing(clock: ManualClock, folded: bool) -> None:
-    store = Fragile(clock)
+    store = FragileStore(clock)
     recorder = MetricsRecorder("one")
     many(recorder, 3)
     await recorder.publish(store)
@@ -418,8 +418,8 @@ def test_a_document_is_small() -> None:
     assert read_document(body) == recorder.counted()
 
 
-class Fragile(MemoryStore):
-    """A store that dies before a write, loses the reply to one, or lets another process go first."""
+class FragileStore(MemoryStore):
+    """A store that fails before a write, loses the reply to one, or lets another process write first."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock=clock)

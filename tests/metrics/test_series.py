@@ -1,4 +1,4 @@
-"""What happened by the minute and by the hour, written by any process and read after restarts."""
+"""Series by the minute and by the hour: any process may write them, and they survive restarts."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from headway.testing.clock import ManualClock
 from tests.conformance.builders import a_job, claim, end, register, submit
 
 
-class Plant:
-    """A store whose jobs run, and a recorder that counts them as a worker would."""
+class RecordedStore:
+    """A store with running jobs, and a recorder that counts them as a worker does."""
 
     def __init__(self, store: Store, clock: ManualClock) -> None:
         self.store = store
@@ -67,13 +67,13 @@ def _done(lease: Lease) -> Report:
 
 
 @pytest.fixture
-async def plant(store: Store, clock: ManualClock) -> Plant:
+async def plant(store: Store, clock: ManualClock) -> RecordedStore:
     clock.advance(ms=MINUTE_MS - clock() % MINUTE_MS)  # A minute begins.
     await register(store, slots=1_000, lease_ms=100 * DAY_MS)
-    return Plant(store, clock)
+    return RecordedStore(store, clock)
 
 
-async def test_a_row_has_what_happened_in_its_minute(plant: Plant, clock: ManualClock) -> None:
+async def test_a_row_has_what_happened_in_its_minute(plant: RecordedStore, clock: ManualClock) -> None:
     began_at = clock()
     await plant.sample()
     await plant.run_jobs(3, waits_ms=2_000)
@@ -94,7 +94,7 @@ async def test_a_row_has_what_happened_in_its_minute(plant: Plant, clock: Manual
     assert wait_quantile(step.lanes["low"].waits, 0.5) is None
 
 
-async def test_many_processes_write_each_minute_once(plant: Plant, clock: ManualClock) -> None:
+async def test_many_processes_write_each_minute_once(plant: RecordedStore, clock: ManualClock) -> None:
     chores = [SeriesRecorder(plant.store) for _ in range(4)]
     for _ in range(5):
         await asyncio.gather(*(chore() for chore in chores))
@@ -104,14 +104,14 @@ async def test_many_processes_write_each_minute_once(plant: Plant, clock: Manual
     assert [step.lanes[ALL].submitted for step in await plant.minutes()] == [2] * 5
 
 
-async def test_a_chore_comes_back_shortly_after_the_next_minute(plant: Plant, clock: ManualClock) -> None:
+async def test_a_chore_comes_back_shortly_after_the_next_minute(plant: RecordedStore, clock: ManualClock) -> None:
     clock.advance(20)
     soon = await plant.sample()
     assert soon is not None
     assert 40 < soon < 45
 
 
-async def test_a_step_that_no_process_sampled_is_longer(plant: Plant, clock: ManualClock) -> None:
+async def test_a_step_that_no_process_sampled_is_longer(plant: RecordedStore, clock: ManualClock) -> None:
     await plant.sample()
     await plant.run_jobs(4)
     clock.advance(5 * 60)
@@ -120,9 +120,9 @@ async def test_a_step_that_no_process_sampled_is_longer(plant: Plant, clock: Man
     assert (step.length_ms, step.lanes[ALL].submitted) == (5 * MINUTE_MS, 4)
 
 
-async def test_rows_survive_a_writer_that_dies_between_its_writes(plant: Plant, clock: ManualClock) -> None:
-    class Dying:
-        """Passes calls on, and fails at the second write."""
+async def test_rows_survive_a_writer_that_dies_between_its_writes(plant: RecordedStore, clock: ManualClock) -> None:
+    class DyingStore:
+        """A store that fails at the second write."""
 
         def __init__(self, store: Store) -> None:
             self._store, self.left = store, 1
@@ -144,12 +144,12 @@ async def test_rows_survive_a_writer_that_dies_between_its_writes(plant: Plant, 
     await plant.run_jobs(3)
     clock.advance(60)
     with pytest.raises(ConnectionError):
-        await SeriesRecorder(cast("Store", Dying(plant.store)))()
+        await SeriesRecorder(cast("Store", DyingStore(plant.store)))()
     await plant.sample()
     assert [step.lanes[ALL].submitted for step in await plant.minutes()] == [1, 2, 3]
 
 
-async def test_hours_are_the_sums_of_their_minutes_and_outlive_them(plant: Plant, clock: ManualClock) -> None:
+async def test_hours_are_the_sums_of_their_minutes_and_outlive_them(plant: RecordedStore, clock: ManualClock) -> None:
     clock.advance(ms=HOUR_MS - clock() % HOUR_MS)
     began_at = clock()
     await plant.sample()

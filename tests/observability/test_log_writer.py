@@ -1,4 +1,4 @@
-"""The thread that writes the log: complete lines in order, and no caller waits for an output that is blocked."""
+"""The log thread: it writes complete lines in order, and a blocked output delays no caller."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PIPE = 1 << 16  # Bytes that fit into a pipe.
 
 
 class Output:
-    """A pipe with a writer at its end."""
+    """A pipe with a log writer at its end."""
 
     def __init__(self) -> None:
         self.reading, writing = os.pipe()

@@ -1,4 +1,4 @@
-"""Log lines: readable or JSON, never broken by what a job says."""
+"""Log lines: readable or JSON, and text of a job never breaks them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An outage of the store is one line, and its end another."""
+"""An outage of the store is logged once, and its end once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What looks like a secret is hidden by its name, however deep it lies."""
+"""Values with the name of a secret are hidden at any depth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a store answers is told in time, whatever the store does."""
+"""The check of a store replies in time, whatever the store does."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from headway.observability.store_check import StoreCheck
 from headway.runtime.bounded_wait import within
 
 
-class Asked:
-    """A store that answers, refuses, or hangs and cannot be cancelled."""
+class StoreStub:
+    """A store that replies, refuses, or hangs and cannot be cancelled."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -32,14 +32,14 @@ class Asked:
 
 
 async def test_one_answer_serves_many_questions() -> None:
-    asked = Asked()
+    asked = StoreStub()
     check = StoreCheck(asked)
     assert await asyncio.gather(*(check.problem() for _ in range(50))) == [None] * 50
     assert asked.times == 1
 
 
 async def test_a_refusal_is_told_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Asked()
+    asked = StoreStub()
     asked.mode = "refused"
     check = StoreCheck(asked)
     assert await check.problem() == "the store cannot be reached"
@@ -51,7 +51,7 @@ async def test_a_refusal_is_told_and_asked_again(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_store_that_hangs_is_told_in_time_and_asked_only_once() -> None:
-    asked = Asked()
+    asked = StoreStub()
     asked.mode = "hangs"
     check = StoreCheck(asked)
     began = time.monotonic()
@@ -66,7 +66,7 @@ async def test_a_store_that_hangs_is_told_in_time_and_asked_only_once() -> None:
 
 
 async def test_a_call_that_cannot_be_cancelled_is_left_to_itself() -> None:
-    asked = Asked()
+    asked = StoreStub()
     asked.mode = "hangs"
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(within(0.01, asked()), 20)

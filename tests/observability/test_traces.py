@@ -1,4 +1,4 @@
-"""Traces: from the submit, through the store, to the run; by the conventions, and at no cost to apps without."""
+"""Traces from the submit through the store to the run: they follow the conventions, and cost nothing if not used."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
-    """Trace as an application would, and forget it afterwards."""
+    """Set up tracing as an application does, and remove it afterwards."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)

@@ -1,4 +1,4 @@
-"""Workers under one of the example policies, on the memory store and a clock that stands still."""
+"""Workers with one of the example policies, on the memory store and a manual clock."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ LEASE_MS = 24 * 3_600_000
 
 
 def example(name: str) -> Policy:
-    """Read one of the example policies."""
+    """Return one of the example policies."""
     return load_policy(POLICIES / f"{name}.toml")
 
 
 @dataclass
 class _Member:
-    """A worker: its slots, its clocks, and what it runs."""
+    """A worker: its slots, its share clocks, and its running jobs."""
 
     slots: int
     clocks: ShareClocks = field(default_factory=ShareClocks)
@@ -37,7 +37,7 @@ class _Member:
 
 
 class Pool:
-    """Workers that share a store. Each claims as a real one would: it fills its slots by the plan."""
+    """Workers that share a store. Each claims as a real worker does: it fills its slots by the plan."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -48,7 +48,7 @@ class Pool:
 
     @classmethod
     async def open(cls, policy: Policy, *, slots: int) -> Pool:
-        """Put a policy in force and let one worker join."""
+        """Apply a policy, and register a first worker."""
         pool = cls(policy)
         await write_rules(pool.store, policy)
         await pool.join("w1", slots=slots)
@@ -64,7 +64,7 @@ class Pool:
         del self._members[name]
 
     async def expect(self, **seconds: float) -> None:
-        """Make known how long the jobs of some tasks take."""
+        """Publish the run times of some tasks."""
         self._seconds |= seconds
         await change_costs(self.store, lambda _: {task: round(1e6 * cost) for task, cost in seconds.items()})
 
@@ -72,7 +72,7 @@ class Pool:
         return [answer.job_id for answer in await self.store.submit(jobs)]
 
     async def claim(self, name: str = "w1") -> list[Lease]:
-        """Let a worker fill its free slots. Every claim is charged a second, or what is known of its task."""
+        """Fill the free slots of a worker. Each claim is charged one second, or the published time of its task."""
         member = self._members[name]
         reserve = self.policy.reserve
         held = [lease for lease in member.running if reserve.rule == "leave_free" or lease.lane not in reserve.lanes]
@@ -92,7 +92,7 @@ class Pool:
         return list(answer.leases)
 
     async def end(self, *leases: Lease, ending: Ending | None = None) -> None:
-        """End some jobs; by default they have returned."""
+        """End some jobs. By default they have returned."""
         reports = [judge(ending or Returned(None), lease, self.policy) for lease in leases]
         answer = await self.store.exchange(Exchange(None, finished=reports))
         assert not answer.refused
@@ -100,12 +100,12 @@ class Pool:
             member.running = [lease for lease in member.running if lease not in leases]
 
     async def report_again(self, lease: Lease) -> ReportStatus:
-        """Report a job once more that has ended."""
+        """Report an ended job a second time."""
         answer = await self.store.exchange(Exchange(None, finished=[judge(Returned(None), lease, self.policy)]))
         return dict(answer.refused).get(lease.job_id, ReportStatus.OK)
 
     async def run(self, turns: int, name: str = "w1", *, seconds: float = 1) -> list[Lease]:
-        """Let a worker claim this many times, each time ending all it ran before. Return what it claimed, in order."""
+        """Claim this many times, and end all running jobs after each claim. Return the claimed jobs in order."""
         claimed: list[Lease] = []
         for _ in range(turns):
             claimed += await self.claim(name)
@@ -114,12 +114,12 @@ class Pool:
         return claimed
 
     def running(self, name: str | None = None) -> list[Lease]:
-        """Return what runs, in one worker or in all."""
+        """Return the running jobs of one worker or of all."""
         members = self._members.values() if name is None else [self._members[name]]
         return [lease for member in members for lease in member.running]
 
     def count(self, lane: str) -> int:
-        """Count what runs of a lane, in all workers."""
+        """Return the number of running jobs of a lane."""
         return Counter(lease.lane for lease in self.running())[lane]
 
 

@@ -21,7 +21,7 @@ def policy() -> Policy:
 
 @pytest.fixture
 def uncapped(policy: Policy) -> Policy:
-    """What remains when the cap is taken out: shares alone."""
+    """Return the policy without the cap, so that only shares are left."""
     return replace(policy, limits={})
 
 

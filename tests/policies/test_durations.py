@@ -1,4 +1,4 @@
-"""Limits by duration: short work passes long work."""
+"""Limits by duration: short jobs pass long ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def policy() -> Policy:
 
 @pytest.fixture
 async def pool(policy: Policy) -> Pool:
-    """Ten slots: at most six jobs may be above three seconds, and three of those above ten."""
+    """Return ten slots: at most six jobs may be above three seconds, and three of those above ten."""
     return await Pool.open(policy, slots=10)
 
 
@@ -161,7 +161,7 @@ FAST, MEDIUM, SLOW = range(3)
 
 
 def some_running_jobs(*elastic: int, others: tuple[int, int, int] = (0, 0, 0), sessions: int = 0) -> RunningJobs:
-    """Ten slots; elastic jobs on these rungs, the first one oldest, and others by rung."""
+    """Return running jobs on ten slots: elastic ones on these rungs, the oldest first, and others by rung."""
     running = tuple(ElasticJob(JobId(f"e{at}"), rung, started_at=at) for at, rung in enumerate(elastic))
     counts = tuple(others[rung] + elastic.count(rung) for rung in range(3))
     halting = tuple(RunningSession(JobId(f"s{at}"), started_at=at) for at in range(sessions))

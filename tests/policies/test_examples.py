@@ -1,4 +1,4 @@
-"""All example policies: they can be read, they say what they mean, and the page beside them names each."""
+"""All example policies are valid and have the promised effect, and the page beside them names each."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def policy() -> Policy:
 
 @pytest.fixture
 def sharing(policy: Policy) -> Policy:
-    """The same with the default rule of promotion."""
+    """Return the same policy with the default rule of promotion."""
     return replace(policy, promotion="share")
 
 

@@ -1,4 +1,4 @@
-"""Documents that another program damaged, or a newer release wrote: processes go on with the last good version."""
+"""Documents that another program damaged or a newer release wrote: processes keep the last good version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies in the store: every version kept, one of them in force, however many processes apply at once."""
+"""Policies in the store: every version is kept and one is in force, however many processes apply at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from headway.testing.clock import ManualClock
 
 
 def a_policy(number: int) -> Policy:
-    """A policy that differs from others by its number, also in what a store must know."""
+    """Return a policy that differs from others by its number, also in the rules that stores enforce."""
     return replace(BUILT_IN, crash_limit=number, limits={"x": LimitRule(concurrency=number)})
 
 
@@ -38,7 +38,7 @@ async def versions(store: Store) -> list[int]:
 
 
 async def governing(store: Store) -> int | None:
-    """Return the number of the policy that the store goes by."""
+    """Return the number of the policy that the store enforces."""
     (document,) = await store.read(RULES, "policy")
     return read_rules(document.body).limits["x"].concurrency
 
@@ -127,8 +127,8 @@ async def test_many_that_apply_at_once_all_get_a_version_and_the_last_governs(st
     assert await governing(store) == current.policy.crash_limit
 
 
-class Meddled(MemoryStore):
-    """A store in which another process acts just before a document of ours is written."""
+class RacingStore(MemoryStore):
+    """A store in which another process acts just before a document of the test is written."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock=clock)
@@ -152,7 +152,7 @@ class Meddled(MemoryStore):
 async def test_whoever_comes_between_the_later_version_stands(
     clock: ManualClock, place: tuple[str, str], ours: int, in_force: int
 ) -> None:
-    store = Meddled(clock)
+    store = RacingStore(clock)
     store.before[place] = a_policy(2)
     applied = await apply_policy(store, a_policy(1), now_at=1)
     assert (applied.version, applied.policy) == (ours, a_policy(1))
@@ -173,7 +173,7 @@ async def test_a_version_that_never_came_into_force_is_not_gone_back_to(store: S
 
 
 async def write_newer(store: Store) -> None:
-    """Apply a policy as a later release might."""
+    """Apply a policy as a newer release may."""
     data = policy_data(BUILT_IN) | {"quantum": 3}
     body = {"version": 2, "applied_at": 5, "note": "", "digest": "new", "policy": data, "more": True}
     await store.write(POLICIES, "000002", msgspec.json.encode(body))

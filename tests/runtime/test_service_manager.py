@@ -1,4 +1,4 @@
-"""What systemd hears from a process: a real socket of its kind, read as systemd reads it."""
+"""Messages to systemd, read from a real socket as systemd reads them."""
 
 from __future__ import annotations
 

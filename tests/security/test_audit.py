@@ -1,4 +1,4 @@
-"""The audit: what operators did, in order, bounded in number and age."""
+"""The audit: actions of operators in order, bounded in number and age."""
 
 from __future__ import annotations
 

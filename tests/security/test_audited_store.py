@@ -1,4 +1,4 @@
-"""What operators do through a store is recorded with who, before and after; what changes nothing is not."""
+"""The audit records actions on a store with actor, before and after. An action without effect is not recorded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WHO = "cli:ada@engine"
 
 
 async def told(store: Store) -> list[tuple[str, str, Any, Any]]:
-    """Read the audit, the oldest entry first, and check who it names."""
+    """Return the audit, the oldest entry first, and check its actors."""
     found = (await read_audit(store, limit=1_000))[::-1]
     assert {entry.who for entry in found} <= {WHO}
     return [(entry.what, entry.target, entry.before, entry.after) for entry in found]

@@ -1,4 +1,4 @@
-"""Tickets: good once, for one thing, for a minute."""
+"""Tickets: valid once, for one purpose, for a minute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens: shown once, kept as digests, in force and out of force within a look."""
+"""Tokens: shown once, stored as digests, and valid or revoked as soon as servers read the change."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def opener(store: Store) -> Callable[[], Awaitable[Store]]:
 
 
 def known(store: Store, *, may_open: bool = True, every: float = 0) -> Tokens:
-    """What a server knows of the tokens; unless told otherwise it looks each time."""
+    """Return a server's view of the tokens. By default it reads them each time."""
     return Tokens(opener(store), may_open=may_open, every=every, clock_every=0)
 
 
@@ -285,8 +285,8 @@ async def test_a_token_that_only_a_newer_headway_reads_allows_nothing_and_opens_
     assert await list_tokens(store) == []
 
 
-class Flaky(MemoryStore):
-    """A store that can be made to give no answer."""
+class FlakyStore(MemoryStore):
+    """A store whose reads can be made to fail."""
 
     down = False
 
@@ -297,7 +297,7 @@ class Flaky(MemoryStore):
 
 
 async def test_while_the_store_is_away_what_was_seen_last_counts_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Flaky(clock=ManualClock())
+    store = FlakyStore(clock=ManualClock())
     tokens = known(store)
     store.down = True
     with pytest.raises(StoreUnavailable):

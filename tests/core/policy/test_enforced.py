@@ -1,4 +1,4 @@
-"""The part of a policy that stores know: which counters a job needs room in, and how tenants are spaced."""
+"""The part of a policy that stores enforce: the counters in which a job needs room, and the spacing of tenants."""
 
 from __future__ import annotations
 

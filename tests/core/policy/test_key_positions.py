@@ -1,4 +1,4 @@
-"""Lines and columns of the keys of TOML and JSON files."""
+"""Lines and columns of the keys in TOML and JSON files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How room is made on the ladder: every step of its cycle, and what holds whatever happens."""
+"""Room on the ladder: each step of the cycle, and the promises that hold in any case."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NO_LIMIT = "-"
 
 
 def a_ladder(limits: str = "5 3 1", *, victim: str = "least_elapsed", lower: str = "needed") -> Ladder:
-    """Make a ladder of its limits, the shortest rung first: numbers, parts of all slots, or none."""
+    """Return a ladder with these limits, the shortest rung first: numbers, percentages of all slots, or none."""
     rungs = [
         Rung(
             name,
@@ -58,9 +58,9 @@ def a_ladder(limits: str = "5 3 1", *, victim: str = "least_elapsed", lower: str
 def some_running_jobs(
     ladder: Ladder, running: str = "", elastic: str = "", sessions: str = "", *, slots: int = 5, free: int | None = None
 ) -> RunningJobs:
-    """Describe what runs: jobs by rung, elastic ones as ``name:rung``, sessions (``name!`` is stopping).
+    """Return running jobs: counts by rung, elastic jobs as ``name:rung``, sessions (``name!`` is stopping).
 
-    A job that comes later in its list has started later.
+    A job later in its list has started later.
     """
     counts = [0] * len(ladder.rungs)
     for name in running.split():
@@ -87,7 +87,7 @@ def place_of(ladder: Ladder, name: str) -> int:
 
 @dataclass(frozen=True)
 class Row:
-    """One step of the cycle: what waits and runs, and what is to become of it."""
+    """One step of the cycle: the waiting and running jobs, and the expected decision."""
 
     queue: str
     running: str = ""
@@ -340,7 +340,7 @@ def decide(row: Row) -> LadderDecision:
 
 
 def told(ladder: Ladder, decided: LadderDecision) -> tuple[dict[int, str], dict[str, str], str | None]:
-    """Put a decision into words: who starts where, who is lowered where, who is halted."""
+    """Return the starts, the lowered jobs and the halted session of a decision, by names."""
     halted = [change.job_id for change in decided.amendments if change.rung is None]
     assert len(halted) <= 1
     return (
@@ -552,7 +552,7 @@ def test_no_session_is_halted_for_another() -> None:
 
 @st.composite
 def ladders(draw: st.DrawFn) -> Ladder:
-    """Limits that fall from rung to rung, some of them parts of the slots, some absent."""
+    """Draw a ladder whose limits fall from rung to rung. Some are percentages of the slots, some are absent."""
     count = draw(st.integers(1, 5))
     kind = draw(st.sampled_from(["number", "part", "both"]))
     limits = []
@@ -568,7 +568,7 @@ def ladders(draw: st.DrawFn) -> Ladder:
 
 @st.composite
 def running_job_counts(draw: st.DrawFn, ladder: Ladder, *, within: bool = False) -> RunningJobs:
-    """What may run at once: anything, or only what the limits allow."""
+    """Draw running jobs: any, or only those within the limits."""
     slots = draw(st.integers(1, 8))
     counts = [0] * len(ladder.rungs)
     elastic = []
@@ -598,7 +598,7 @@ def scenes(draw: st.DrawFn, *, within: bool = False) -> tuple[Ladder, RunningJob
 
 
 def carry_out(ladder: Ladder, running_jobs: RunningJobs, queue: Sequence[str], decided: LadderDecision) -> RunningJobs:
-    """Do what a cycle decided: lower, start, and let a halted session stop in its own time."""
+    """Apply a decision: lower and start jobs, and mark halted sessions as stopping."""
     counts = list(running_jobs.counts)
     elastic = {job.job_id: job for job in running_jobs.elastic}
     sessions = {session.job_id: session for session in running_jobs.sessions}
@@ -619,7 +619,7 @@ def carry_out(ladder: Ladder, running_jobs: RunningJobs, queue: Sequence[str], d
 
 
 def settle(ladder: Ladder, running_jobs: RunningJobs, queue: Sequence[str]) -> tuple[dict[int, str], dict[str, str]]:
-    """Run the cycle until it changes nothing. Gives who started where, and who was lowered where."""
+    """Repeat the cycle until it changes nothing. Return the rungs of started jobs and of lowered jobs."""
     starts: dict[int, str] = {}
     lowered: dict[str, str] = {}
     places = list(range(len(queue)))
@@ -806,10 +806,10 @@ def test_a_job_counts_on_its_rung_and_on_every_shorter_one(scene: tuple[Ladder, 
 
 
 def written_cycle(limits: tuple[int, int, int], running_jobs: RunningJobs, queue: Sequence[str]) -> LadderDecision:
-    """The cycle for fast, medium and slow, as it was first written down: a step for each sentence.
+    """Decide by the rules as they were first written down for fast, medium and slow, a step for each sentence.
 
-    Two rules of ours are in it: a halted session's slot is not free at once, and a job that has only
-    just started is not lowered in the same cycle.
+    Two rules are later additions: the slot of a halted session is not free at once, and a job that has just started is
+    not lowered in the same cycle.
     """
     fast_limit, medium_limit, slow_limit = limits
     duration = {job.job_id: job.rung for job in running_jobs.elastic}

@@ -1,4 +1,4 @@
-"""What a worker is told to claim: levels, shares, aging, reserve, needs."""
+"""The plan of a worker: levels, shares, aging, reserve, needs."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def lanes(chosen: Plan) -> list[str]:
 
 
 def counted(chosen: Plan) -> list[tuple[str, int]]:
-    """Name lanes or needs with how many of each, up to the first take of all there is."""
+    """Return the lane and maximum of each take, without takes of everything."""
     return [(take.key.lane, take.most) for take in chosen.takes if take.most < chosen.free]
 
 
 def carry_out(chosen: Plan, jobs: Mapping[ClassKey, Sequence[int]]) -> list[tuple[ClassKey, int, str | None]]:
-    """Do what a store does with a plan: the takes in order, within both totals, from the front of each class.
+    """Execute a plan as a store does: the takes in order, within both totals, from the front of each class.
 
-    ``jobs`` says since when each job of a class has waited, the first one first. Gives what was claimed.
+    ``jobs`` maps a class to the times since when its jobs have waited, in order. Returns the claimed jobs.
     """
     left = {key: list(since) for key, since in jobs.items()}
     free, below = chosen.free, chosen.free_below
@@ -86,7 +86,7 @@ def by_lane(claimed: Sequence[tuple[ClassKey, int, str | None]]) -> dict[str, in
 
 
 def as_many_as_seen(views: Sequence[ClassView]) -> dict[ClassKey, list[int]]:
-    """Return the jobs of a snapshot that tells the truth; of very many as many as could be claimed."""
+    """Return the jobs that a correct snapshot describes, at most 99 of each class."""
     return {
         view.key: [NOW_AT if view.oldest_at is None else view.oldest_at]
         * (0 if view.blocked else min(view.waiting, 99))
@@ -564,7 +564,7 @@ def claim_for_long(
     clocks: ShareClocks | None = None,
     seconds: Mapping[str, float] | None = None,
 ) -> list[list[ClassKey]]:
-    """Claim in batches from classes that never run dry; each claim is charged, as a worker does."""
+    """Claim in batches from classes that always have jobs, and charge each claim as a worker does."""
     clocks = clocks or ShareClocks()
     claimed: list[list[ClassKey]] = []
     for free in batches:
@@ -606,8 +606,10 @@ def test_a_lane_that_is_not_overdue_gets_nothing_while_a_better_one_has_work() -
 def test_a_lane_that_is_overdue_gets_its_share_and_the_natives_keep_theirs(
     levels: dict[str, tuple[int, int, bool]], batches: list[int], offset: float
 ) -> None:
-    """R1.44, R5.12, R5.65: over every stretch, within a turn of each; and between two turns of an overdue lane a
-    native gets at most its weight over that lane's, and one more."""
+    """R1.44, R5.12, R5.65: each share is right to within a turn, over any stretch.
+
+    Between two turns of an overdue lane, a native lane gets at most its weight over that lane's, and one more.
+    """
     policy = replace(
         PLAIN,
         lanes={
@@ -728,7 +730,7 @@ def level_of(key: ClassKey) -> int:
 
 @st.composite
 def some_clocks(draw: st.DrawFn) -> ShareClocks:
-    """The clocks of a worker that has claimed before."""
+    """Draw the clocks of a worker that has claimed before."""
     clocks = ShareClocks(draw(st.sampled_from([0.0, 0.5])))
     for key in draw(st.lists(keys, max_size=12)):
         clocks.charge(BUILT_IN, key, draw(st.sampled_from([0.5, 1.0, 3.0])))
@@ -824,7 +826,7 @@ def test_no_slot_stays_empty_for_which_something_waits_and_no_cap_is_passed(
     policy: Policy,
     clocks: ShareClocks,
 ) -> None:
-    """R1.7, R1.11, R1.19, R1.20: also when the snapshot is old, as long as it knew the class."""
+    """R1.7, R1.11, R1.19, R1.20: this also holds for an old snapshot that knew the class."""
     chosen = a_plan(*classes, free=free, free_below=free_below, offers=offers, policy=policy, clocks=clocks)
     jobs = as_many_as_seen(classes)
     jobs |= {key: [NOW_AT] * count for key, count in changes.items() if key in jobs}
@@ -862,7 +864,7 @@ def test_levels_hold_on_an_old_snapshot(
 def one_by_one(
     policy: Policy, waiting: Mapping[str, int], waited_ms: Mapping[str, int], clocks: ShareClocks, free: int
 ) -> Counter[tuple[str, str | None]]:
-    """Claim the slow way, a slot at a time, each with a look at who is there. Gives lanes, and over which each went."""
+    """Claim one slot at a time. Return counts by lane and by the native lane that gave up its turn."""
     left = Counter(waiting)
     tags = {name: clocks.lane(name, policy.lanes[name], 1).tag for name in waiting}
     claimed: Counter[tuple[str, str | None]] = Counter()
@@ -882,7 +884,7 @@ def one_by_one(
 
 @st.composite
 def one_class_a_lane(draw: st.DrawFn) -> tuple[Policy, dict[str, int], dict[str, int], ShareClocks]:
-    """Lanes with one class each: their levels, how many wait, and for how long. Weights are powers of two."""
+    """Draw lanes with one class each: levels, waiting jobs and waits. Weights are powers of two."""
     lane = st.builds(
         Lane,
         level=st.integers(0, 2),
@@ -926,7 +928,7 @@ def test_a_batch_is_claimed_as_slot_by_slot(scene: Scene, free: int) -> None:
 
 
 def promoted(claimed: Counter[tuple[str, str | None]]) -> Counter[tuple[str, bool]]:
-    """Count claims by lane and by whether it was another lane's turn; of two natives it does not matter whose."""
+    """Return counts by lane and by whether it was another lane's turn. Which of two native lanes does not matter."""
     counts: Counter[tuple[str, bool]] = Counter()
     for (lane, over), count in claimed.items():
         counts[lane, over is not None] += count

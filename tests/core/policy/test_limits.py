@@ -1,4 +1,4 @@
-"""How often: the generic cell rate algorithm, one start at a time."""
+"""Rates: the generic cell rate algorithm, one start at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def a_rate(count: int, period_ms: int = 1_000, burst: int = 1) -> LimitRule:
 
 
 def start_whenever_it_may(rule: LimitRule, tries_us: Iterable[int]) -> list[int]:
-    """Try at these moments, as a store does; gives the moments at which something started."""
+    """Try to start at these moments, as a store does. Return the moments of the starts."""
     started: list[int] = []
     reached_us: int | None = None
     for now_us in tries_us:
@@ -33,7 +33,7 @@ def start_whenever_it_may(rule: LimitRule, tries_us: Iterable[int]) -> list[int]
 
 
 def start_as_soon_as_it_may(rule: LimitRule, count: int, from_us: int = 0) -> list[int]:
-    """Start this many, each at the very moment that conforms."""
+    """Start this many jobs, each as early as the rate allows."""
     started: list[int] = []
     reached_us: int | None = None
     now_us = from_us

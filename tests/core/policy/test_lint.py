@@ -1,4 +1,4 @@
-"""What a policy promises its lanes, and what its author is warned of."""
+"""The guarantees of a policy for its lanes, and the warnings for its author."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a job stands in its class: tenants share by time, and each is served in the order it came."""
+"""A job's place in its class: tenants share by time, and each tenant is served in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Place = tuple[int, int, str]  # An order key, a number that grows, a tenant.
 
 @dataclass
 class Line:
-    """A class as the simplest store would keep it: what waits, what runs, and its clock."""
+    """A minimal store of one class: its waiting and running jobs, and its clock."""
 
     steps: dict[str, int] = field(default_factory=dict)
     waiting: list[Place] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Line:
         self.waiting = [place for place in self.waiting if place[2] != tenant]
 
     def serve(self, count: int = 1) -> list[str]:
-        """Take jobs one after the other; each ends before the next is taken."""
+        """Take jobs one after the other, and finish each before the next."""
         served = []
         for _ in range(count):
             served.append(self.take()[2])
@@ -178,7 +178,7 @@ events = st.lists(
 def test_two_tenants_that_both_wait_stay_within_a_step_of_each(
     events: list[tuple[str, str, int]], steps: dict[str, int]
 ) -> None:
-    """The bound of start-time fair queueing; also that a tenant's jobs keep their order and the clock never falls."""
+    """The bound of start-time fair queueing. A tenant's jobs also keep their order, and the clock never falls."""
     line = Line(steps=steps)
     ahead: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0])
     served: dict[str, int] = {}

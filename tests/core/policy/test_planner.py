@@ -1,4 +1,4 @@
-"""A worker's planner: it returns what a new plan would be, also where it uses an old one again."""
+"""A worker's planner: a reused plan equals a new one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STEPS = st.lists(
 
 
 def seen(now_at: int, waiting: list[int]) -> Snapshot:
-    """Make a snapshot of classes with this number of waiting jobs each."""
+    """Return a snapshot of classes with these numbers of waiting jobs."""
     views = [
         ClassView(key, count, now_at - 5_000 if count else None, count, True)
         for key, count in zip(KEYS, waiting, strict=False)

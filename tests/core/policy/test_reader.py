@@ -1,4 +1,4 @@
-"""The policy file: what may stand in it, what is said of what may not, and that nothing is lost in writing it again."""
+"""The policy file: valid keys, errors for invalid ones, and a lossless round trip through text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a leased job: every ending, with every count that matters."""
+"""The end of a leased job: every ending, with every count that matters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions in the policy: whether there is a slot for one, and which gives way."""
+"""Sessions in the policy: when one gets a slot, and which one must end for waiting jobs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def a_survey(
     waiting: dict[ClassKey, int] | None = None,
     running_jobs: RunningJobs | None = None,
 ) -> QueueDiagnostics:
-    """``running``: where jobs run, and in which lane if not in medium, as in "w1 w1 w2:high"."""
+    """Return diagnostics. ``running``: workers of running jobs, with lanes other than medium, as in "w1 w1 w2:high"."""
     placed = [one.partition(":") for one in running.split()]
     executing = tuple(RunningJob("t", lane or "medium", worker_id, 0, ()) for worker_id, _, lane in placed)
     views = tuple(ClassView(key, count, 0) for key, count in (waiting or {}).items())

@@ -1,4 +1,4 @@
-"""Sharing by weight: how turns are dealt, and that no sharer gets ahead of another for long."""
+"""Shares by weight: the order of turns, and a bound on how far one sharer gets ahead of another."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headway.core.policy.shares import Sharer, Shares, share_out
 
 
 def one_by_one(turns: int, sharers: Sequence[Sharer[str]]) -> dict[str, int]:
-    """Deal turns the slow way: each to the smallest tag, the first of equals."""
+    """Deal turns one by one: each to the smallest tag, and of equal tags to the first."""
     given_to = {sharer.name: 0 for sharer in sharers}
     for _ in range(turns):
         able = [sharer for sharer in sharers if given_to[sharer.name] < sharer.most]
@@ -25,7 +25,7 @@ def one_by_one(turns: int, sharers: Sequence[Sharer[str]]) -> dict[str, int]:
 
 
 def deal(shares: Shares[str], turns: int, steps: Mapping[str, float], most: int = 1_000_000) -> dict[str, int]:
-    """Share out turns among these and charge them, as a worker that claims does: all of one, then all of the next."""
+    """Share out turns and charge them as a claiming worker does: all of one sharer, then all of the next."""
     sharers = [Sharer(name, shares.tag(name, step), step, most) for name, step in steps.items()]
     dealt = share_out(turns, sharers)
     for name, count in dealt.items():
@@ -265,7 +265,7 @@ def test_the_order_in_which_one_batch_is_noted_does_not_matter(
 def test_two_who_are_both_busy_stay_within_a_turn_of_each(
     weights: dict[str, float], rounds: list[tuple[int, frozenset[str]]], offset: float
 ) -> None:
-    """The bound of start-time fair queueing, over every stretch in which neither is away, in batches of any size."""
+    """The bound of start-time fair queueing, for every stretch in which both have work, in batches of any size."""
     shares: Shares[str] = Shares(offset)
     steps = {name: 1 / weight for name, weight in weights.items()}
     names = sorted(weights)

@@ -1,4 +1,4 @@
-"""What a job had waited for: stretches of samples, and what is made of them."""
+"""Past reasons to wait: intervals of samples, and the sums made of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BEGAN_AT = 1_000_000
 def a_job(
     waited: int | None = 10_000, *, eligible_at: int | None = BEGAN_AT, blocked_for: str | None = None, blocked: int = 0
 ) -> JobRecord:
-    """A job that began to wait and has started since; None: it has not."""
+    """Return a job that waited this long and has started, or that still waits if None."""
     started_at = None if waited is None else (eligible_at or 0) + waited
     return JobRecord(
         job_id=JobId("j"), seq=1, task="t", payload=b"", state=State.EXECUTING, lane="medium", needs=(), rung=None,
@@ -38,7 +38,7 @@ def a_job(
 
 
 def a_stretch(from_ms: int, until_ms: int, reason: str = "slots_full") -> WaitInterval:
-    """A stretch by milliseconds since the job began to wait."""
+    """Return an interval, with times in milliseconds since the job began to wait."""
     return WaitInterval(KEY, BEGAN_AT + from_ms, BEGAN_AT + until_ms, reason)
 
 

@@ -1,4 +1,4 @@
-"""Why a job waits: every reason alone and beside others, in order of precedence, with its numbers."""
+"""Reasons to wait: each alone and with others, in order of precedence, with its numbers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RUNGS = (Rung("fast", 3_000), Rung("medium", 10_000, limit=3), Rung("slow", 30_0
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """All that a reason may hang on. By default a worker has a free slot for the job: nothing holds it back."""
+    """All inputs of a reason. By default a worker has a free slot, and no reason applies."""
 
     lane: str = "medium"
     tenant: str | None = None
@@ -658,7 +658,7 @@ def test_reasons_come_in_the_order_of_their_codes_whatever_holds(chosen: set[str
 
 
 def sample(*views: ClassView, scene: Scene = FULL) -> dict[str, str]:
-    """What the classes of a scene wait for, by lane."""
+    """Return the reason of each lane's class in a scene."""
     found = class_reasons(replace(scene, classes=views).diagnose(), scene.policy)
     return {key.lane: reason for key, reason in found.items()}
 
