@@ -1,4 +1,4 @@
-"""The service in this process: an app on each store, its application, and a client that speaks to it."""
+"""The service in this process: an app on each store, its application, and a client of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HERE = ("127.0.0.1", 50_000)
 
 @pytest.fixture
 async def app(store_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Headway]:
-    """An app with tasks of each kind, on every store."""
+    """Yield an app with tasks of each kind, on every store."""
     monkeypatch.chdir(tmp_path)
     made = make_app(ADDRESSES[store_name](tmp_path))
     async with made:

@@ -1,4 +1,4 @@
-"""The service on a real socket, on the loop of the test."""
+"""The service on a real socket, on the event loop of the test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL = 4_096  # Bytes that a system keeps for a client that does not read; it m
 
 @contextlib.asynccontextmanager
 async def served(api: FastAPI, *, small: bool = False) -> AsyncIterator[str]:
-    """Serve at a free port of this machine. Gives the address. ``small``: what is not read soon finds no room."""
+    """Serve on a free port of this machine. Yields the address. ``small``: the socket buffers little."""
     listener = bind("127.0.0.1", 0)
     if small:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)
@@ -37,7 +37,7 @@ async def served(api: FastAPI, *, small: bool = False) -> AsyncIterator[str]:
 
 @contextlib.contextmanager
 def asked(address: str, request: str) -> Iterator[socket.socket]:
-    """Send a request to an address. Gives a connection that keeps little of the answer until it is read."""
+    """Send a request to an address. Yields a connection that buffers little of the reply."""
     host, _, port = address.removeprefix("http://").partition(":")
     with socket.socket() as reader:
         reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
@@ -47,7 +47,7 @@ def asked(address: str, request: str) -> Iterator[socket.socket]:
 
 
 def read_all(reader: socket.socket, *, until: int | None = None, pause: float = 0.0) -> bytes:
-    """Read to the end, or until this many bytes have come; with a pause after each piece."""
+    """Read until the end or until this many bytes, with a pause after each piece."""
     found = bytearray()
     reader.settimeout(10)
     with contextlib.suppress(ConnectionError):

@@ -1,4 +1,4 @@
-"""What operators look at and switch over HTTP."""
+"""Actions of operators over HTTP."""
 
 from __future__ import annotations
 

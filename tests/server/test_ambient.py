@@ -1,4 +1,4 @@
-"""What a browser does by itself finds nothing here: no cookie is set, nothing redirects, no page loads from afar."""
+"""Requests that a browser sends by itself: no cookie is set, nothing redirects, no page loads from other sites."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVIL = ["//evil.example", "/\\evil.example", "https:evil.example", "%0d%0aset-co
 
 
 def paths() -> list[tuple[str, str]]:
-    """List every request that the service answers, but for sockets and streams."""
+    """Return every request of the service, without sockets and streams."""
     found = [route.split() for route in MATRIX]
     return [
         (method, re.sub(r"\{\w+\}", "0", path))

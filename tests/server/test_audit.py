@@ -1,4 +1,4 @@
-"""The audit over HTTP: what operators do is there with who, before and after, whatever others do."""
+"""The audit over HTTP: each action of an operator with actor, before and after."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHANGE = "/api/v1/tasks"
 
 
 async def token(app: Headway, *scopes: str, tenant: str | None = None) -> tuple[str, dict[str, str]]:
-    """Make a token. Gives its id and the header to send."""
+    """Create a token. Return its id and the header to send."""
     made, text = await create_token(await app.client.store(), scopes, tenant=tenant, now_at=1)
     return made.token_id, {"Authorization": f"Bearer {text}"}
 
@@ -34,7 +34,7 @@ async def submitted(http: httpx.AsyncClient, headers: dict[str, str], **body: An
 
 
 async def told(app: Headway) -> list[tuple[str, str, str, Any, Any]]:
-    """Read the audit, the oldest entry first, without the tokens that were made for the test."""
+    """Return the audit, the oldest entry first, without the tokens that the test created."""
     found = (await read_audit(await app.client.store(), limit=1_000))[::-1]
     return [
         (entry.who, entry.what, entry.target, entry.before, entry.after)

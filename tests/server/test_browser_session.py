@@ -1,4 +1,4 @@
-"""Sign-in for browsers: a cookie that stands for a token, ends with it, and counts only on pages of the server."""
+"""Browser sessions: a cookie stands for a token, ends with it, and is valid only on pages of the server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headway.security.browser_sessions import BROWSER_SESSIONS
 from headway.security.tokens import create_token, revoke_token
 from headway.stores.base import Store
 from tests.server.conftest import client_for
-from tests.server.door import call
+from tests.server.guarded_app import call
 
 SESSION = "/api/v1/session"
 TASKS = "/api/v1/tasks"
@@ -33,7 +33,7 @@ async def store(app: Headway, api: FastAPI) -> Store:
 
 @pytest.fixture
 async def browser(api: FastAPI, store: Store) -> AsyncIterator[httpx.AsyncClient]:
-    """A client that keeps cookies and sends what a browser sends from a page of the server."""
+    """Yield a client that keeps cookies and sends the headers of a browser on a page of the server."""
     async with client_for(api, headers=PAGE) as client:
         yield client
 

@@ -1,4 +1,4 @@
-"""Bulk actions: counted first, then done page by page, by this server or the next one."""
+"""Bulk actions: counted first, then done page by page, by this server or by another one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def submit(http: httpx.AsyncClient, count: int, **body: Any) -> list[str]:
 
 
 async def ended(http: httpx.AsyncClient, answer: httpx.Response) -> dict[str, Any]:
-    """Follow an operation to its end."""
+    """Read a bulk action until it has ended, and return it."""
     assert answer.status_code == 202, answer.text
     async with asyncio.timeout(30):
         while True:
@@ -159,8 +159,8 @@ async def test_another_server_goes_on_with_an_operation(
         store, action="cancel", search=search, who="t1", group="operators", tenant=None, lane=None, expect=35, count=35
     )
 
-    class Dying:
-        """The store of a server that stops after two pages, before it can write that the second one is done."""
+    class DyingStore:
+        """The store of a server that stops after two pages, before it can record the second one."""
 
         writes = 0
 
@@ -174,7 +174,7 @@ async def test_another_server_goes_on_with_an_operation(
             return await store.write(*args, **options)
 
     with pytest.raises(asyncio.CancelledError):
-        await BulkRunner(cast("Store", Dying()), lambda: app.policy).run(operation_id)
+        await BulkRunner(cast("Store", DyingStore()), lambda: app.policy).run(operation_id)
     left = await read_operation(store, operation_id)
     assert left is not None
     assert (left.status, left.visited) == ("running", 10)  # The second page was done, and is not written yet.

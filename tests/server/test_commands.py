@@ -1,4 +1,4 @@
-"""Programs over HTTP: files in and out as JSON."""
+"""Commands over HTTP: files in and out as JSON."""
 
 from __future__ import annotations
 

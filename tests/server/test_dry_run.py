@@ -1,4 +1,4 @@
-"""Dry runs: what is said of a task before its submit is what holds after it, and nothing is kept."""
+"""Dry runs: their replies equal those after the submit, and nothing is stored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OFFERS = ("task:*",)
 
 @pytest.fixture
 async def store(app: Headway, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A store with jobs that wait behind two busy slots, and a server that reads it anew for each request."""
+    """Return a store with jobs behind two busy slots. The server reads it anew for each request."""
     monkeypatch.setattr("headway.server.service.FORECAST_AGE", 0.0)
     monkeypatch.setattr("headway.estimates.history.READ_EVERY", -1.0)
 
@@ -49,7 +49,7 @@ async def kept(store: Store) -> list[Any]:
 
 
 async def ask(http: httpx.AsyncClient, store: Store, body: dict[str, Any], **headers: str) -> httpx.Response:
-    """Ask what would happen, and see that nothing did."""
+    """Send a dry run, and check that it changes nothing."""
     before = await kept(store)
     answer = await http.post(TASKS, params={"dry_run": 1}, json=body, headers=headers)
     after = await kept(store)

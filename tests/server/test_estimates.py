@@ -1,4 +1,4 @@
-"""Estimates over HTTP: in the submit answer, with a task, on their own, and pushed when they change."""
+"""Estimates over HTTP: in the reply to a submit, with a task, on their own, and pushed when they change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def store(app: Headway) -> Store:
-    """A store that has seen jobs of four seconds, with a worker whose two slots are filled."""
+    """Return a store that knows jobs of four seconds, with a worker whose two slots are busy."""
     store = await app.client.store()
     lessons = DurationHistory()
     for _ in range(20):

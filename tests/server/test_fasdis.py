@@ -1,4 +1,4 @@
-"""The routes of fasdis: schedule and look, in one process that serves and works."""
+"""The routes of fasdis, to schedule and to look up tasks, in one process that serves and works."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECORD = {
 
 @pytest.fixture
 async def instance(store_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FastAPI]:
-    """What ``uvicorn headway.server.main:app`` serves, with demo tasks."""
+    """Yield the application of ``uvicorn headway.server.main:app``, with demo tasks."""
     # R1.3, R1.30
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HEADWAY_APP", raising=False)

@@ -21,7 +21,7 @@ LONG = {"task_type": "demo.sleep", "parameters": {"seconds": 60}}
 
 @contextmanager
 def instances(folder: Path, store: str, count: int) -> Iterator[list[httpx.Client]]:
-    """Start instances with three slots each, one kept for high."""
+    """Start instances with three slots each, one of them reserved for high."""
     # R1.2, R1.6, R1.30
     processes, clients = [], []
     environment = Cli(folder).environment(
@@ -58,7 +58,7 @@ def _answers(client: httpx.Client) -> bool:
 
 
 def running(client: httpx.Client) -> Counter[tuple[str, str]]:
-    """Count what runs, by instance and lane."""
+    """Return the number of running tasks by instance and lane."""
     tasks = client.get("/api/v1/tasks", params={"status": "executing"}).json()["items"]
     return Counter((task["assigned_worker_id"], task["priority"]) for task in tasks)
 

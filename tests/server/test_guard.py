@@ -1,4 +1,4 @@
-"""The guard: what is turned away before anything reads it, and what every answer carries."""
+"""The guard: requests that it refuses before anything reads them, and headers that every reply has."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import pytest
 from headway.core.errors import ConfigError
 from headway.security.binding import check_bind
 from headway.server.guard import BODY_MAX, BULK_MAX, CSP, too_deep
-from tests.server.door import House
+from tests.server.guarded_app import GuardedApp
 
 UNSAFE = ["POST", "PUT", "PATCH", "DELETE"]
 JSON = ("content-type", "application/json")
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def guarded_app() -> GuardedApp:
+    return GuardedApp()
 
 
 # ---------------------------------------------------------------------- without tokens
@@ -32,10 +32,10 @@ def house() -> House:
     "host",
     ["localhost", "localhost:8000", "LOCALHOST:1", "127.0.0.1", "127.0.0.1:8000", "[::1]", "[::1]:8000"],
 )
-async def test_an_open_server_answers_to_names_of_this_machine(house: House, host: str) -> None:
+async def test_an_open_server_answers_to_names_of_this_machine(guarded_app: GuardedApp, host: str) -> None:
     # S-9
-    assert (await house.ask("GET", "/read", host=host)).status == 200
-    assert (await house.connect("/api/v1/interactive", host=host)).status == 101
+    assert (await guarded_app.ask("GET", "/read", host=host)).status == 200
+    assert (await guarded_app.connect("/api/v1/interactive", host=host)).status == 101
 
 
 @pytest.mark.parametrize(
@@ -56,18 +56,18 @@ async def test_an_open_server_answers_to_names_of_this_machine(house: House, hos
         None,
     ],
 )
-async def test_an_open_server_answers_to_no_other_name(house: House, host: str | None) -> None:
+async def test_an_open_server_answers_to_no_other_name(guarded_app: GuardedApp, host: str | None) -> None:
     # S-9
     for method in ["GET", "OPTIONS", *UNSAFE]:
-        answer = await house.ask(method, "/public", host=host)
+        answer = await guarded_app.ask(method, "/public", host=host)
         assert (answer.status, answer.code) == (421, "wrong_host")
-    assert (await house.connect("/api/v1/interactive", host=host)).status == 421
-    assert house.seen == []
+    assert (await guarded_app.connect("/api/v1/interactive", host=host)).status == 421
+    assert guarded_app.seen == []
 
 
 async def test_an_open_server_may_be_given_further_names() -> None:
-    house = House(hosts=["testserver"])
-    assert (await house.ask("GET", "/read", host="testserver", client=("testclient", 1))).status == 200
+    guarded_app = GuardedApp(hosts=["testserver"])
+    assert (await guarded_app.ask("GET", "/read", host="testserver", client=("testclient", 1))).status == 200
 
 
 @pytest.mark.parametrize(
@@ -79,26 +79,26 @@ async def test_an_open_server_may_be_given_further_names() -> None:
         "X-AppEngine-User-IP", "Forwarded-For", "CDN-Loop", "X-Original-URL", "Client-IP",
     ],
 )  # fmt: skip
-async def test_an_open_server_takes_nothing_from_a_proxy(house: House, name: str) -> None:
+async def test_an_open_server_takes_nothing_from_a_proxy(guarded_app: GuardedApp, name: str) -> None:
     # S-8
     for method in ["GET", *UNSAFE]:
-        answer = await house.ask(method, "/public", [(name, "127.0.0.1")])
+        answer = await guarded_app.ask(method, "/public", [(name, "127.0.0.1")])
         assert (answer.status, answer.code) == (403, "forwarded")
-    assert (await house.connect("/api/v1/interactive", [(name, "127.0.0.1")])).status == 403
-    assert house.seen == []
+    assert (await guarded_app.connect("/api/v1/interactive", [(name, "127.0.0.1")])).status == 403
+    assert guarded_app.seen == []
 
 
 @pytest.mark.parametrize("address", ["192.0.2.7", "172.17.0.1", "::ffff:192.0.2.7", "2001:db8::1"])
-async def test_an_open_server_serves_no_other_machine(house: House, address: str) -> None:
+async def test_an_open_server_serves_no_other_machine(guarded_app: GuardedApp, address: str) -> None:
     # A published port of a container looks like this; so does a bind that Headway did not check.
-    answer = await house.ask("GET", "/read", client=(address, 5))
+    answer = await guarded_app.ask("GET", "/read", client=(address, 5))
     assert (answer.status, answer.code) == (403, "forbidden")
-    assert (await house.connect("/api/v1/interactive", client=(address, 5))).status == 403
+    assert (await guarded_app.connect("/api/v1/interactive", client=(address, 5))).status == 403
 
 
 @pytest.mark.parametrize("client", [("127.0.0.1", 5), ("127.8.8.8", 5), ("::1", 5), ("::ffff:127.0.0.1", 5), None])
-async def test_an_open_server_serves_this_machine(house: House, client: tuple[str, int] | None) -> None:
-    assert (await house.ask("GET", "/read", client=client)).status == 200
+async def test_an_open_server_serves_this_machine(guarded_app: GuardedApp, client: tuple[str, int] | None) -> None:
+    assert (await guarded_app.ask("GET", "/read", client=client)).status == 200
 
 
 OWN = [
@@ -126,53 +126,57 @@ FOREIGN = [
 @pytest.mark.parametrize("headers", OWN)
 @pytest.mark.parametrize("method", UNSAFE)
 async def test_pages_of_this_server_and_programs_may_change_things(
-    house: House, method: str, headers: list[tuple[str, str]]
+    guarded_app: GuardedApp, method: str, headers: list[tuple[str, str]]
 ) -> None:
     # S-10
-    assert (await house.ask(method, "/submit", headers)).status == 200
-    assert (await house.connect("/api/v1/interactive", headers)).status == 101
+    assert (await guarded_app.ask(method, "/submit", headers)).status == 200
+    assert (await guarded_app.connect("/api/v1/interactive", headers)).status == 101
 
 
 @pytest.mark.parametrize("headers", FOREIGN)
 @pytest.mark.parametrize("method", UNSAFE)
-async def test_pages_of_other_sites_may_not(house: House, method: str, headers: list[tuple[str, str]]) -> None:
+async def test_pages_of_other_sites_may_not(
+    guarded_app: GuardedApp, method: str, headers: list[tuple[str, str]]
+) -> None:
     # S-10, S-17
-    answer = await house.ask(method, "/submit", [*headers, JSON], b"{}")
+    answer = await guarded_app.ask(method, "/submit", [*headers, JSON], b"{}")
     assert (answer.status, answer.code) == (403, "forbidden_origin")
-    assert (await house.connect("/api/v1/interactive", headers)).status == 403
-    assert house.seen == []
+    assert (await guarded_app.connect("/api/v1/interactive", headers)).status == 403
+    assert guarded_app.seen == []
 
 
-async def test_the_get_that_schedules_is_guarded_like_a_post(house: House) -> None:
+async def test_the_get_that_schedules_is_guarded_like_a_post(guarded_app: GuardedApp) -> None:
     # S-11
     for headers in FOREIGN:
-        assert (await house.ask("GET", "/task", headers)).status == 403
-        assert (await house.ask("GET", "/read", headers)).status == 200
-    assert (await house.ask("GET", "/task")).status == 200
+        assert (await guarded_app.ask("GET", "/task", headers)).status == 403
+        assert (await guarded_app.ask("GET", "/read", headers)).status == 200
+    assert (await guarded_app.ask("GET", "/task")).status == 200
 
 
-async def test_a_port_that_goes_without_saying_need_not_be_said(house: House) -> None:
+async def test_a_port_that_goes_without_saying_need_not_be_said(guarded_app: GuardedApp) -> None:
     for host, origin in (("localhost", "http://localhost:80"), ("localhost:80", "http://localhost")):
-        assert (await house.ask("POST", "/submit", [("origin", origin)], host=host)).status == 200
+        assert (await guarded_app.ask("POST", "/submit", [("origin", origin)], host=host)).status == 200
 
 
-async def test_other_origins_are_told_nothing_they_could_use(house: House) -> None:
+async def test_other_origins_are_told_nothing_they_could_use(guarded_app: GuardedApp) -> None:
     # S-12
     asked = [("origin", "https://evil.example"), ("access-control-request-method", "POST")]
-    answer = await house.ask("OPTIONS", "/submit", asked)
+    answer = await guarded_app.ask("OPTIONS", "/submit", asked)
     assert answer.status == 405
     assert not [name for name in answer.headers if name.startswith("access-control")]
-    read = await house.ask("GET", "/read", [("origin", "https://evil.example")])
+    read = await guarded_app.ask("GET", "/read", [("origin", "https://evil.example")])
     assert not [name for name in read.headers if name.startswith("access-control")]
     assert read.headers["cross-origin-resource-policy"] == "same-origin"
 
 
-async def test_health_is_told_though_the_store_is_away(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_health_is_told_though_the_store_is_away(
+    guarded_app: GuardedApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def fail(*_: Any) -> list[Any]:
         raise AssertionError("the store was asked")
 
-    monkeypatch.setattr(house.store, "read", fail)
-    assert (await house.ask("GET", "/healthz")).status == 200
+    monkeypatch.setattr(guarded_app.store, "read", fail)
+    assert (await guarded_app.ask("GET", "/healthz")).status == 200
 
 
 # ---------------------------------------------------------------------- with tokens
@@ -189,30 +193,30 @@ async def test_health_is_told_though_the_store_is_away(house: House, monkeypatch
     ],
 )
 async def test_nothing_that_a_browser_adds_by_itself_lets_a_change_through(
-    house: House, method: str, headers: list[tuple[str, str]]
+    guarded_app: GuardedApp, method: str, headers: list[tuple[str, str]]
 ) -> None:
     # S-10: not even on a route that forgot to ask for a scope.
-    await house.token()
-    answer = await house.ask(method, "/public", headers)
+    await guarded_app.token()
+    answer = await guarded_app.ask(method, "/public", headers)
     assert (answer.status, answer.code) == (401, "unauthenticated")
-    assert house.seen == []
+    assert guarded_app.seen == []
 
 
-async def test_with_tokens_a_server_may_be_behind_a_proxy_and_have_any_name(house: House) -> None:
-    token = await house.token()
+async def test_with_tokens_a_server_may_be_behind_a_proxy_and_have_any_name(guarded_app: GuardedApp) -> None:
+    token = await guarded_app.token()
     headers = [("x-forwarded-for", "192.0.2.1"), ("forwarded", "for=192.0.2.1"), ("sec-fetch-site", "cross-site")]
     for method in ["GET", *UNSAFE]:
-        asked = house.ask(method, "/admin", headers, token=token, host="queue.example", client=("192.0.2.7", 5))
+        asked = guarded_app.ask(method, "/admin", headers, token=token, host="queue.example", client=("192.0.2.7", 5))
         assert (await asked).status == 200
 
 
 async def test_a_websocket_is_refused_to_pages_of_other_sites_whatever_their_token() -> None:
     # S-17
-    house = House(origins=["https://Board.example"])
-    token = await house.token()
+    guarded_app = GuardedApp(origins=["https://Board.example"])
+    token = await guarded_app.token()
 
     async def connect(*headers: tuple[str, str]) -> int:
-        return (await house.connect("/api/v1/interactive", headers, token=token, host="queue.example")).status
+        return (await guarded_app.connect("/api/v1/interactive", headers, token=token, host="queue.example")).status
 
     assert await connect() == 101
     assert await connect(("origin", "https://queue.example")) == 101
@@ -221,11 +225,11 @@ async def test_a_websocket_is_refused_to_pages_of_other_sites_whatever_their_tok
     assert await connect(("origin", "null")) == 403
 
 
-async def test_a_server_follows_tokens_that_are_made_while_it_refuses(house: House) -> None:
+async def test_a_server_follows_tokens_that_are_made_while_it_refuses(guarded_app: GuardedApp) -> None:
     forwarded = [("x-forwarded-for", "192.0.2.1")]
-    assert (await house.ask("GET", "/read", forwarded)).status == 403
-    token = await house.token()
-    assert (await house.ask("GET", "/read", forwarded, token=token)).status == 200
+    assert (await guarded_app.ask("GET", "/read", forwarded)).status == 403
+    token = await guarded_app.token()
+    assert (await guarded_app.ask("GET", "/read", forwarded, token=token)).status == 200
 
 
 # ---------------------------------------------------------------------- bodies
@@ -235,18 +239,18 @@ async def test_a_server_follows_tokens_that_are_made_while_it_refuses(house: Hou
     "coding", ["gzip, chunked", "chunked, chunked", "gzip", "identity", "xchunked", "chunked,", ""]
 )
 @pytest.mark.parametrize("guarded", [True, False])
-async def test_no_transfer_coding_but_chunked_is_taken(house: House, coding: str, guarded: bool) -> None:
+async def test_no_transfer_coding_but_chunked_is_taken(guarded_app: GuardedApp, coding: str, guarded: bool) -> None:
     # S-18, S-21: what a proxy took for the body might be something else.
-    token = None if guarded else await house.token()
+    token = None if guarded else await guarded_app.token()
     headers = [("content-type", "application/json"), ("transfer-encoding", coding)]
-    answer = await house.ask("POST", "/submit", headers, b"{}", token=token)
+    answer = await guarded_app.ask("POST", "/submit", headers, b"{}", token=token)
     assert (answer.status, answer.code) == (400, "malformed")
     assert answer.headers["connection"] == "close"
-    assert (await house.ask("GET", "/read", headers[1:], token=token)).status == 400
-    assert house.seen == []
+    assert (await guarded_app.ask("GET", "/read", headers[1:], token=token)).status == 400
+    assert guarded_app.seen == []
     for good in ("chunked", "Chunked", " chunked "):
         headers = [("content-type", "application/json"), ("transfer-encoding", good)]
-        assert (await house.ask("POST", "/submit", headers, b"{}", token=token)).status == 200
+        assert (await guarded_app.ask("POST", "/submit", headers, b"{}", token=token)).status == 200
 
 
 @pytest.mark.parametrize("method", UNSAFE)
@@ -268,35 +272,35 @@ async def test_no_transfer_coding_but_chunked_is_taken(house: House, coding: str
 )
 @pytest.mark.parametrize("declared", [True, False])
 async def test_a_body_must_be_json(
-    house: House, method: str, content_type: str | None, status: int, declared: bool
+    guarded_app: GuardedApp, method: str, content_type: str | None, status: int, declared: bool
 ) -> None:
     # S-10; also if neither its length nor its coming was told.
     headers = [] if content_type is None else [("content-type", content_type)]
     headers += [("content-length", "2")] if declared else []
-    answer = await house.ask(method, "/submit", headers, b"{}")
+    answer = await guarded_app.ask(method, "/submit", headers, b"{}")
     assert answer.status == status
-    assert (house.seen == []) == (status == 415)
+    assert (guarded_app.seen == []) == (status == 415)
 
 
-async def test_no_body_needs_no_type(house: House) -> None:
+async def test_no_body_needs_no_type(guarded_app: GuardedApp) -> None:
     for headers in ([], [("content-length", "0")], [("content-type", "text/plain"), ("content-length", "0")]):
-        assert (await house.ask("POST", "/submit", headers)).status == 200
+        assert (await guarded_app.ask("POST", "/submit", headers)).status == 200
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "x-gzip", "identity, gzip"])
-async def test_a_body_must_not_be_compressed(house: House, coding: str) -> None:
+async def test_a_body_must_not_be_compressed(guarded_app: GuardedApp, coding: str) -> None:
     # S-18
     headers = [JSON, ("content-length", "2"), ("content-encoding", coding)]
-    answer = await house.ask("POST", "/submit", headers, b"{}")
+    answer = await guarded_app.ask("POST", "/submit", headers, b"{}")
     assert (answer.status, answer.code) == (415, "unsupported_media_type")
     plain = [JSON, ("content-length", "2"), ("content-encoding", "identity")]
-    assert (await house.ask("POST", "/submit", plain, b"{}")).status == 200
+    assert (await guarded_app.ask("POST", "/submit", plain, b"{}")).status == 200
 
 
 @pytest.mark.parametrize("path, most", [("/submit", BODY_MAX), ("/api/v1/tasks/bulk", BULK_MAX), ("/parsed", BODY_MAX)])
-async def test_a_body_is_bounded_while_it_is_read(house: House, path: str, most: int) -> None:
+async def test_a_body_is_bounded_while_it_is_read(guarded_app: GuardedApp, path: str, most: int) -> None:
     # J2, S-18
-    declared = await house.ask("POST", path, [JSON, ("content-length", str(most + 1))])
+    declared = await guarded_app.ask("POST", path, [JSON, ("content-length", str(most + 1))])
     assert (declared.status, declared.code, declared.json["most"]) == (413, "too_large", most)
     assert declared.headers["connection"] == "close"
     read = 0
@@ -306,24 +310,24 @@ async def test_a_body_is_bounded_while_it_is_read(house: House, path: str, most:
         read += 1 << 16
         return {"type": "http.request", "body": b" " * (1 << 16), "more_body": True}
 
-    endless = await house.ask_slowly("POST", path, [JSON, ("transfer-encoding", "chunked")], receive)
+    endless = await guarded_app.ask_slowly("POST", path, [JSON, ("transfer-encoding", "chunked")], receive)
     assert (endless.status, endless.code) == (413, "too_large")
     assert read <= most + (1 << 16)
-    assert house.seen == []
+    assert guarded_app.seen == []
     if path != "/parsed":
         whole = [JSON, ("content-length", str(most))]
-        assert (await house.ask("POST", path, whole, [b" " * 1_000, b" " * (most - 1_000)])).status == 200
+        assert (await guarded_app.ask("POST", path, whole, [b" " * 1_000, b" " * (most - 1_000)])).status == 200
 
 
-async def test_a_body_that_was_read_within_bounds_is_passed_on_as_it_is(house: House) -> None:
+async def test_a_body_that_was_read_within_bounds_is_passed_on_as_it_is(guarded_app: GuardedApp) -> None:
     parts = [b'{"a": ', b"[1, 2", b"]}"]
-    assert (await house.ask("POST", "/parsed", [JSON], parts)).json == {"a": [1, 2]}
-    assert (await house.ask("POST", "/parsed", [JSON], b"{")).status == 400  # The application's own word stands.
+    assert (await guarded_app.ask("POST", "/parsed", [JSON], parts)).json == {"a": [1, 2]}
+    assert (await guarded_app.ask("POST", "/parsed", [JSON], b"{")).status == 400  # The application's own word stands.
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
     # S-21
-    house = House(body_seconds=0.05)
+    guarded_app = GuardedApp(body_seconds=0.05)
     came = [{"type": "http.request", "body": b"{", "more_body": True}]
 
     async def receive() -> dict[str, Any]:
@@ -332,14 +336,14 @@ async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    answer = await house.ask_slowly("POST", "/parsed", [JSON, ("content-length", "9")], receive)
+    answer = await guarded_app.ask_slowly("POST", "/parsed", [JSON, ("content-length", "9")], receive)
     assert (answer.status, answer.code) == (400, "malformed")
     assert answer.headers["connection"] == "close"
     assert "in time" in answer.json["detail"]
 
 
 async def test_a_caller_that_gives_up_is_not_taken_for_a_slow_one() -> None:
-    house = House(body_seconds=60)
+    guarded_app = GuardedApp(body_seconds=60)
     waits = asyncio.Event()
 
     async def receive() -> dict[str, Any]:
@@ -347,7 +351,7 @@ async def test_a_caller_that_gives_up_is_not_taken_for_a_slow_one() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    asked = asyncio.create_task(house.ask_slowly("POST", "/submit", [JSON, ("content-length", "9")], receive))
+    asked = asyncio.create_task(guarded_app.ask_slowly("POST", "/submit", [JSON, ("content-length", "9")], receive))
     await waits.wait()
     asked.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -366,15 +370,15 @@ async def test_a_caller_that_gives_up_is_not_taken_for_a_slow_one() -> None:
         pytest.param([JSON, ("content-length", "-1")], id="negative length"),
     ],
 )
-async def test_odd_requests_are_refused(house: House, headers: list[tuple[str, str]]) -> None:
+async def test_odd_requests_are_refused(guarded_app: GuardedApp, headers: list[tuple[str, str]]) -> None:
     # S-21
-    answer = await house.ask("POST", "/submit", headers)
+    answer = await guarded_app.ask("POST", "/submit", headers)
     assert (answer.status, answer.code) == (400, "malformed")
-    assert house.seen == []
+    assert guarded_app.seen == []
 
 
-async def test_a_length_beyond_all_numbers_is_too_large(house: House) -> None:
-    assert (await house.ask("POST", "/submit", [JSON, ("content-length", "9" * 5_000)])).status == 413
+async def test_a_length_beyond_all_numbers_is_too_large(guarded_app: GuardedApp) -> None:
+    assert (await guarded_app.ask("POST", "/submit", [JSON, ("content-length", "9" * 5_000)])).status == 413
 
 
 @pytest.mark.parametrize(
@@ -418,10 +422,10 @@ def test_json_that_nests_too_deep_is_found_in_no_time(body: str, deep: bool) -> 
     ],
 )
 async def test_every_answer_carries_the_security_headers(
-    house: House, method: str, path: str, headers: list[tuple[str, str]], status: int
+    guarded_app: GuardedApp, method: str, path: str, headers: list[tuple[str, str]], status: int
 ) -> None:
     # S-13
-    answer = await house.ask(method, path, headers)
+    answer = await guarded_app.ask(method, path, headers)
     assert answer.status == status
     assert {name: answer.headers.get(name) for name in EXPECTED} == EXPECTED
     assert "server" not in answer.headers
@@ -444,10 +448,10 @@ def test_the_content_security_policy_is_the_one_that_was_promised() -> None:
     )
 
 
-async def test_a_refused_websocket_carries_them_too_where_the_server_can_say_so(house: House) -> None:
-    answer = await house.connect("/api/v1/interactive", host="evil.example")
+async def test_a_refused_websocket_carries_them_too_where_the_server_can_say_so(guarded_app: GuardedApp) -> None:
+    answer = await guarded_app.connect("/api/v1/interactive", host="evil.example")
     assert (answer.status, answer.headers["content-security-policy"]) == (421, CSP)
-    closed = await house.connect("/api/v1/interactive", host="evil.example", denial=False)
+    closed = await guarded_app.connect("/api/v1/interactive", host="evil.example", denial=False)
     assert (closed.status, closed.code) == (0, "wrong_host")
 
 

@@ -1,4 +1,4 @@
-"""Tasks that the store has forgotten: the history answers for them, by the same routes and the same client."""
+"""Tasks that only the history still has: the same routes and client return them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.parametrize("store_name", ["redis"])
 
 @pytest.fixture
 async def app(store_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Headway]:
-    """An app with a history; what ends is held for it."""
+    """Yield an app with a history. The store keeps ended jobs until they are archived."""
     monkeypatch.chdir(tmp_path)
     made = make_app(ADDRESSES[store_name](tmp_path), history=postgres().url)
     async with made:
@@ -44,7 +44,7 @@ async def app(store_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 async def archive(app: Headway) -> None:
-    """Do what workers do every two seconds."""
+    """Archive ended jobs, as workers do every two seconds."""
     store = await app.client.store()
     source = store.abilities.archive_source
     assert source is not None
@@ -54,21 +54,21 @@ async def archive(app: Headway) -> None:
 
 
 async def forget(app: Headway, *task_ids: str) -> None:
-    """Archive, then let the store forget, as the policy would."""
+    """Archive tasks, then remove them from the store, as the policy would."""
     await archive(app)
     store = await app.client.store()
     assert await store.purge(ENDINGS, [JobId(task_id) for task_id in task_ids]) == len(task_ids)
 
 
 async def run_all(app: Headway, http: httpx.AsyncClient, *task_ids: str) -> None:
-    """Run tasks to their end, by a worker that archives nothing by itself."""
+    """Run tasks to their end, with a worker that does not archive."""
     async with make_app(app.settings.store) as other, Worker(other, slots=2):
         for task_id in task_ids:
             await ended(http, task_id)
 
 
 async def listed(http: httpx.AsyncClient, **filters: Any) -> list[str]:
-    """Walk all pages of a list."""
+    """Return the ids on all pages of a list."""
     found: list[str] = []
     cursor: dict[str, str] = {}
     while True:
@@ -80,7 +80,7 @@ async def listed(http: httpx.AsyncClient, **filters: Any) -> list[str]:
 
 
 def told(answer: httpx.Response) -> tuple[int, str]:
-    """Return what is equal in store and history. Samples of what a task waited for are the store's alone."""
+    """Return the parts of a reply that are equal in store and history. Only the store has the past reasons to wait."""
     return answer.status_code, re.sub(r'"waited_seconds":\{[^}]*\}', '"waited_seconds":{}', answer.text)
 
 

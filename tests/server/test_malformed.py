@@ -1,4 +1,4 @@
-"""Malformed requests by the thousand: each is refused with a documented code, and none leaves a trace."""
+"""Malformed requests by the thousand: each is refused with a documented code, and none changes anything."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ KINDS = (
 
 
 @dataclass(frozen=True)
-class Ask:
-    """A request, byte by byte. ``why`` is what is wrong with it."""
+class MalformedRequest:
+    """A request, byte by byte. ``why`` names its fault."""
 
     why: str
     method: str
@@ -68,8 +68,8 @@ class Ask:
 
 
 @dataclass
-class Place:
-    """An application with something of each kind in its store, and tokens of each kind."""
+class PopulatedApp:
+    """An application whose store holds something of each kind, and tokens of each kind."""
 
     api: FastAPI
     store: Store
@@ -84,16 +84,16 @@ class Place:
 
 
 @pytest.fixture
-async def place(store_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
+async def place(store_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PopulatedApp]:
     monkeypatch.chdir(tmp_path)
     async with make_app(ADDRESSES[store_name](tmp_path)) as app:
         yield await furnish(app)
 
 
-async def furnish(app: Headway) -> Place:
+async def furnish(app: Headway) -> PopulatedApp:
     api = headway_api(app, hosts=["testserver"])
     store = await app.client.store()
-    place = Place(api, store)
+    place = PopulatedApp(api, store)
     async with client_for(api) as http:
         http.headers["authorization"] = f"Bearer {await make_token(place, 'admin', ['admin'])}"
         for scope in ("submit", "read", "worker"):
@@ -131,13 +131,13 @@ async def furnish(app: Headway) -> Place:
     return place
 
 
-async def make_token(place: Place, name: str, scopes: Sequence[str], tenant: str | None = None) -> str:
+async def make_token(place: PopulatedApp, name: str, scopes: Sequence[str], tenant: str | None = None) -> str:
     _, place.tokens[name] = await create_token(place.store, scopes, tenant=tenant, now_at=1)
     return place.tokens[name]
 
 
-async def traces(place: Place) -> list[Any]:
-    """Return all that a request could have changed."""
+async def traces(place: PopulatedApp) -> list[Any]:
+    """Return everything that a request could change."""
     store = place.store
     jobs = [replace(job, seen_at=0) for job in await store.find(JobQuery(limit=1_000))]
     stats = await store.stats()
@@ -273,8 +273,8 @@ SCHEDULE_ODD = {
 
 
 @dataclass(frozen=True)
-class Route:
-    """An operation: who may use it, a body that would do, and what would not."""
+class Operation:
+    """An operation: its scope, a valid body, and values that are invalid for its members."""
 
     method: str
     path: str
@@ -286,39 +286,39 @@ class Route:
 
 
 ROUTES = [
-    Route("POST", TASKS, "submit", NEW_TASK, NEW_TASK_ODD, required=("task_type",)),
-    Route("POST", f"{TASKS}/bulk", "submit", [NEW_TASK], NEW_TASK_ODD, required=("task_type",)),
-    Route("POST", "/task", "submit", {}, SCHEDULE_ODD, needs_body=False),
-    Route("POST", f"{WORKERS}/register", "worker", REGISTER, REGISTER_ODD, required=("capabilities",)),
-    Route("POST", f"{WORKERS}/{{worker_id}}/poll", "worker", {"available_capacity": 0}, POLL_ODD,
+    Operation("POST", TASKS, "submit", NEW_TASK, NEW_TASK_ODD, required=("task_type",)),
+    Operation("POST", f"{TASKS}/bulk", "submit", [NEW_TASK], NEW_TASK_ODD, required=("task_type",)),
+    Operation("POST", "/task", "submit", {}, SCHEDULE_ODD, needs_body=False),
+    Operation("POST", f"{WORKERS}/register", "worker", REGISTER, REGISTER_ODD, required=("capabilities",)),
+    Operation("POST", f"{WORKERS}/{{worker_id}}/poll", "worker", {"available_capacity": 0}, POLL_ODD,
           required=("available_capacity",)),
-    Route("POST", f"{WORKERS}/{{worker_id}}/result", "worker", {"task_id": "x", "status": "failed", "fence": "00"},
+    Operation("POST", f"{WORKERS}/{{worker_id}}/result", "worker", {"task_id": "x", "status": "failed", "fence": "00"},
           RESULT_ODD, required=("task_id", "status")),
-    Route("POST", f"{WORKERS}/{{worker_id}}/heartbeat", "worker", {"current_load": 0, "status": "active"},
+    Operation("POST", f"{WORKERS}/{{worker_id}}/heartbeat", "worker", {"current_load": 0, "status": "active"},
           HEARTBEAT_ODD),
-    Route("POST", f"{WORKERS}/{{worker_id}}/drain", "worker", {"leave": False}, {"leave": FLAG}, needs_body=False),
-    Route("POST", "/api/v1/dlq/replay", "admin", {"task_type": "none such"}, REPLAY_ODD),
-    Route("POST", "/api/v1/dlq/{task_id}/replay", "admin"),
-    Route("PUT", "/api/v1/policy", "admin", {"crash_limit": 3}, POLICY_ODD),
-    Route("POST", "/api/v1/pause", "admin", {"lane": "low"}, PAUSE_ODD),
-    Route("POST", "/api/v1/resume", "admin", {"lane": "low"}, PAUSE_ODD),
-    Route("POST", "/api/v1/workers/{worker_id}/drain", "admin"),
-    Route("DELETE", f"{TASKS}/{{task_id}}", "submit"),
-    Route("POST", f"{TASKS}/{{task_id}}/retry", "submit"),
-    Route("POST", f"{TASKS}/{{task_id}}/ticket", "read"),
-    Route("GET", f"{TASKS}/{{task_id}}", "read"),
-    Route("GET", f"{TASKS}/{{task_id}}/why", "read"),
-    Route("GET", f"{TASKS}/{{task_id}}/estimate", "read"),
-    Route("GET", f"{TASKS}/{{task_id}}/events", "read"),
-    Route("GET", "/task/{task_id}", "read"),
-    Route("GET", TASKS, "read"),
-    Route("GET", "/api/v1/dlq", "read"),
-    Route("GET", "/api/v1/queue/stats", "read"),
-    Route("GET", "/api/v1/policy", "read"),
-    Route("GET", "/api/v1/catalogue", "read"),
-    Route("GET", "/api/v1/workers", "read"),
-    Route("GET", "/api/v1/pauses", "read"),
-    Route("GET", "/metrics", "read"),
+    Operation("POST", f"{WORKERS}/{{worker_id}}/drain", "worker", {"leave": False}, {"leave": FLAG}, needs_body=False),
+    Operation("POST", "/api/v1/dlq/replay", "admin", {"task_type": "none such"}, REPLAY_ODD),
+    Operation("POST", "/api/v1/dlq/{task_id}/replay", "admin"),
+    Operation("PUT", "/api/v1/policy", "admin", {"crash_limit": 3}, POLICY_ODD),
+    Operation("POST", "/api/v1/pause", "admin", {"lane": "low"}, PAUSE_ODD),
+    Operation("POST", "/api/v1/resume", "admin", {"lane": "low"}, PAUSE_ODD),
+    Operation("POST", "/api/v1/workers/{worker_id}/drain", "admin"),
+    Operation("DELETE", f"{TASKS}/{{task_id}}", "submit"),
+    Operation("POST", f"{TASKS}/{{task_id}}/retry", "submit"),
+    Operation("POST", f"{TASKS}/{{task_id}}/ticket", "read"),
+    Operation("GET", f"{TASKS}/{{task_id}}", "read"),
+    Operation("GET", f"{TASKS}/{{task_id}}/why", "read"),
+    Operation("GET", f"{TASKS}/{{task_id}}/estimate", "read"),
+    Operation("GET", f"{TASKS}/{{task_id}}/events", "read"),
+    Operation("GET", "/task/{task_id}", "read"),
+    Operation("GET", TASKS, "read"),
+    Operation("GET", "/api/v1/dlq", "read"),
+    Operation("GET", "/api/v1/queue/stats", "read"),
+    Operation("GET", "/api/v1/policy", "read"),
+    Operation("GET", "/api/v1/catalogue", "read"),
+    Operation("GET", "/api/v1/workers", "read"),
+    Operation("GET", "/api/v1/pauses", "read"),
+    Operation("GET", "/metrics", "read"),
 ]  # fmt: skip
 WITH_BODY = [route for route in ROUTES if route.body is not None]
 WITH_ID = [route for route in ROUTES if "{" in route.path]
@@ -358,13 +358,13 @@ def written(value: Any) -> bytes:
 
 
 class Generator:
-    """Makes malformed requests, the same for the same seed."""
+    """A generator of malformed requests. The same seed produces the same requests."""
 
-    def __init__(self, place: Place, seed: int) -> None:
+    def __init__(self, place: PopulatedApp, seed: int) -> None:
         self._place = place
         self._random = random.Random(seed)
 
-    def __iter__(self) -> Iterator[Ask]:
+    def __iter__(self) -> Iterator[MalformedRequest]:
         kinds = (
             [self.odd_member] * 10
             + [self.odd_body] * 3
@@ -385,25 +385,25 @@ class Generator:
 
     # ------------------------------------------------------------------ parts
 
-    def ask(self, why: str, route: Route, **more: Any) -> Ask:
+    def ask(self, why: str, route: Operation, **more: Any) -> MalformedRequest:
         place = self._place
         path = route.path.replace("{task_id}", place.tasks["executing"]).replace("{worker_id}", place.worker)
         body = b"" if route.body is None else written(route.body)
         query = b"dry_run=1" if route.path == "/api/v1/policy" else b""
-        made = Ask(why, route.method, path, query, body, place.tokens[route.scope], template=route.path)
+        made = MalformedRequest(why, route.method, path, query, body, place.tokens[route.scope], template=route.path)
         return replace(made, **more)
 
     def pick(self, found: Sequence[T]) -> T:
         return self._random.choice(found)
 
-    def with_members(self, route: Route, members: dict[str, Any]) -> bytes:
+    def with_members(self, route: Operation, members: dict[str, Any]) -> bytes:
         if isinstance(route.body, list):
             return written([*route.body * self._random.randrange(3), route.body[0] | members])
         return written(route.body | members)
 
     # ------------------------------------------------------------------ bodies
 
-    def odd_member(self) -> Ask:
+    def odd_member(self) -> MalformedRequest:
         route = self.pick(WITH_BODY)
         name = self.pick(list(route.odd))
         value = self.pick(route.odd[name])
@@ -412,21 +412,21 @@ class Generator:
             members = {"tasks": [ENTRY], "crons": [CRON | self.pick(ODD_CRONS)]}
         return self.ask(f"{name}: {str(members)[:80]!r}", route, body=self.with_members(route, members))
 
-    def unknown_member(self) -> Ask:
+    def unknown_member(self) -> MalformedRequest:
         route = self.pick(WITH_BODY)
         name = self.pick(
             ["", "x", "Task_Type", "__proto__", "constructor", "ä", "a\0", LONE, "x" * 5_000, "task_type "]
         )
         return self.ask("unknown member", route, body=self.with_members(route, {name: 1}))
 
-    def missing_member(self) -> Ask:
+    def missing_member(self) -> MalformedRequest:
         route = self.pick([route for route in WITH_BODY if route.required])
         gone = self.pick(route.required)
         body = route.body[0] if isinstance(route.body, list) else route.body
         left = {name: value for name, value in body.items() if name != gone}
         return self.ask(f"no {gone}", route, body=written([left] if isinstance(route.body, list) else left))
 
-    def odd_body(self) -> Ask:
+    def odd_body(self) -> MalformedRequest:
         route = self.pick(WITH_BODY)
         if self._random.random() < 0.3:
             wrong: list[Any] = [5, "x", True, 1.5, [[]], [None], "null", -0.0]
@@ -440,7 +440,7 @@ class Generator:
             return self.ask("nothing", route, body=b"", length=self.pick([True, False]))
         return self.ask("no JSON", route, body=self.pick(ODD_TEXTS))
 
-    def twice(self) -> Ask:
+    def twice(self) -> MalformedRequest:
         route = self.pick([route for route in WITH_BODY if route.body and isinstance(route.body, dict)])
         name, value = self.pick(list(route.body.items()))
         member = b"%s:%s" % (written(name), written(value))
@@ -448,7 +448,7 @@ class Generator:
             return self.ask("doubled deep down", route, body=b'{"task_type":"odd","parameters":{"a":[{"b":1,"b":1}]}}')
         return self.ask(f"{name} doubled", route, body=written(route.body)[:-1] + b"," + member + b"}")
 
-    def too_deep(self) -> Ask:
+    def too_deep(self) -> MalformedRequest:
         route = self.pick(WITH_BODY)
         deep = self.pick([65, 66, 100, 1_000, 20_000, 300_000])
         left, right = self.pick([(b"[", b"]"), (b'{"a":', b"}")])
@@ -459,21 +459,21 @@ class Generator:
 
     # ------------------------------------------------------------------ heads
 
-    def odd_type(self) -> Ask:
+    def odd_type(self) -> MalformedRequest:
         route = self.pick([route for route in WITH_BODY if written(route.body) != b"{}"])
         if self._random.random() < 0.5:
             return self.ask("content type", route, content_type=self.pick(ODD_TYPES))
         coding = self.pick([b"gzip", b"br", b"deflate", b"zstd", b"gzip, identity", b"x", b"", b"identity, identity"])
         return self.ask("content coding", route, headers=[(b"content-encoding", coding)])
 
-    def odd_length(self) -> Ask:
+    def odd_length(self) -> MalformedRequest:
         route = self.pick(UNSAFE)
         length = self.pick(
             [b"-1", b"x", b"1e3", b"", b"0x10", b"5 5", b"+5", b"99999999", b"9" * 30, b"5,5", b"\xb2", b"1.0"]
         )
         return self.ask("length", route, headers=[(b"content-length", length)], length=False)
 
-    def odd_header(self) -> Ask:
+    def odd_header(self) -> MalformedRequest:
         route = self.pick([route for route in ROUTES if route.path == TASKS and route.method == "POST"] * 2 + ROUTES)
         many = [(b"x-%d" % number, b"1") for number in range(100)]
         token = b"Bearer " + self._place.tokens["admin"].encode()
@@ -491,7 +491,7 @@ class Generator:
             odd += [[(b"last-event-id", b"x" * 101)]]
         return self.ask("header", route, headers=self.pick(odd))
 
-    def odd_method(self) -> Ask:
+    def odd_method(self) -> MalformedRequest:
         route = self.pick(ROUTES)
         taken = {one.method for one in ROUTES if one.path == route.path}
         taken |= {"HEAD"} if "GET" in taken else set()
@@ -501,7 +501,7 @@ class Generator:
         body = b"{}" if method not in ("GET", "OPTIONS") else b""
         return self.ask("method", route, method=method, body=body, template="")
 
-    def odd_query(self) -> Ask:
+    def odd_query(self) -> MalformedRequest:
         if self._random.random() < 0.2:
             route, query = (
                 self.pick(ROUTES),
@@ -519,14 +519,14 @@ class Generator:
 
     # ------------------------------------------------------------------ who asks, and for what
 
-    def odd_id(self) -> Ask:
+    def odd_id(self) -> MalformedRequest:
         route = self.pick(WITH_ID)
         path = route.path
         for name in ("{task_id}", "{worker_id}"):
             path = path.replace(name, self.pick(ODD_IDS))
         return self.ask("id", route, path=path, template=route.path if path.count("/") == route.path.count("/") else "")
 
-    def odd_token(self) -> Ask:
+    def odd_token(self) -> MalformedRequest:
         route, tokens = self.pick(ROUTES), self._place.tokens
         good = tokens["admin"]
         token = self.pick(
@@ -535,8 +535,8 @@ class Generator:
         )  # fmt: skip
         return self.ask("token", route, token=token)
 
-    def stranger(self) -> Ask:
-        """A client with a good token that is not for this."""
+    def stranger(self) -> MalformedRequest:
+        """Return a request with a valid token of another scope."""
         place = self._place
         theirs = {
             "submit": ["read", "worker"],
@@ -549,9 +549,9 @@ class Generator:
             return self.ask("scope", route, token=place.tokens[self.pick(wrong)])
         acme = {"token": place.tokens["acme"]}
         mine = f"{TASKS}/{place.tasks['queued']}"  # Of another tenant.
-        get, post = Route("GET", TASKS, "read"), Route("POST", TASKS, "submit", NEW_TASK)
+        get, post = Operation("GET", TASKS, "read"), Operation("POST", TASKS, "submit", NEW_TASK)
         wrong_ticket = self.pick([place.ticket, "hwt_" + "A" * 43, "", "hwt_", "x" * 200]).encode()
-        events = Route("GET", f"{TASKS}/{{task_id}}/events", "read")
+        events = Operation("GET", f"{TASKS}/{{task_id}}/events", "read")
         return self.pick(
             [
                 self.ask("tenant", get, query=b"tenant=other", **acme),
@@ -559,8 +559,10 @@ class Generator:
                 self.ask(
                     "tenant", replace(post, path=f"{TASKS}/bulk"), body=written([NEW_TASK | {"tenant": "x"}]), **acme
                 ),
-                self.ask("tenant", Route("DELETE", f"{TASKS}/{{task_id}}", "submit"), path=mine, **acme),
-                self.ask("tenant", Route("POST", f"{TASKS}/{{task_id}}/retry", "submit"), path=f"{mine}/retry", **acme),
+                self.ask("tenant", Operation("DELETE", f"{TASKS}/{{task_id}}", "submit"), path=mine, **acme),
+                self.ask(
+                    "tenant", Operation("POST", f"{TASKS}/{{task_id}}/retry", "submit"), path=f"{mine}/retry", **acme
+                ),
                 self.ask("tenant", replace(get, path=f"{TASKS}/{{task_id}}"), path=mine, **acme),
                 self.ask("tenant", replace(get, path="/metrics"), **acme),
                 self.ask("tenant", replace(get, path="/api/v1/workers"), **acme),
@@ -569,14 +571,14 @@ class Generator:
             ]
         )
 
-    def illegal(self) -> Ask:
+    def illegal(self) -> MalformedRequest:
         place = self._place
-        task = Route("DELETE", f"{TASKS}/{{task_id}}", "submit")
+        task = Operation("DELETE", f"{TASKS}/{{task_id}}", "submit")
         completed, failed = place.tasks["completed"], place.tasks["failed"]
-        retry = Route("POST", f"{TASKS}/{{task_id}}/retry", "submit")
-        replay = Route("POST", "/api/v1/dlq/{task_id}/replay", "admin")
-        estimate = Route("GET", f"{TASKS}/{{task_id}}/estimate", "read")
-        big = Route("POST", TASKS, "submit", NEW_TASK)
+        retry = Operation("POST", f"{TASKS}/{{task_id}}/retry", "submit")
+        replay = Operation("POST", "/api/v1/dlq/{task_id}/replay", "admin")
+        estimate = Operation("GET", f"{TASKS}/{{task_id}}/estimate", "read")
+        big = Operation("POST", TASKS, "submit", NEW_TASK)
         return self.pick(
             [
                 self.ask("cancel what has ended", task, path=f"{TASKS}/{self.pick([completed, failed])}"),
@@ -591,8 +593,8 @@ class Generator:
             ]
         )  # fmt: skip
 
-    def odd_worker(self) -> Ask:
-        """Spoofed workers, tasks and fences of others."""
+    def odd_worker(self) -> MalformedRequest:
+        """Return a request with the worker, task or fence of another client."""
         place = self._place
         route = self.pick([route for route in WITH_BODY if "{worker_id}" in route.path])
         if self._random.random() < 0.3:
@@ -616,7 +618,9 @@ class Generator:
 # ---------------------------------------------------------------------- sending and judging
 
 
-async def send(api: FastAPI, ask: Ask, host: bytes | None = b"testserver") -> tuple[int, dict[str, str], bytes]:
+async def send(
+    api: FastAPI, ask: MalformedRequest, host: bytes | None = b"testserver"
+) -> tuple[int, dict[str, str], bytes]:
     """Call the application with exactly these bytes."""
     parts = [ask.body] if isinstance(ask.body, bytes) else list(ask.body)
     headers = [*([] if host is None else [(b"host", host)]), *ask.headers]
@@ -656,7 +660,7 @@ async def send(api: FastAPI, ask: Ask, host: bytes | None = b"testserver") -> tu
 
 
 def documented(schema: dict[str, Any]) -> dict[tuple[str, str], dict[int, set[str]]]:
-    """Return the problems of each operation: codes by status."""
+    """Return the documented error codes of each operation, by status."""
     found: dict[tuple[str, str], dict[int, set[str]]] = {}
     for path, operations in schema["paths"].items():
         for method, operation in operations.items():
@@ -667,8 +671,10 @@ def documented(schema: dict[str, Any]) -> dict[tuple[str, str], dict[int, set[st
     return found
 
 
-async def trouble_with(place: Place, ask: Ask, codes: dict[tuple[str, str], dict[int, set[str]]]) -> str | None:
-    """Send a request. Gives what is wrong with the answer, if anything is."""
+async def trouble_with(
+    place: PopulatedApp, ask: MalformedRequest, codes: dict[tuple[str, str], dict[int, set[str]]]
+) -> str | None:
+    """Send a request. Return the fault of the reply, or None."""
     try:
         status, headers, body = await send(place.api, ask)
     except Exception as problem:
@@ -695,8 +701,8 @@ async def trouble_with(place: Place, ask: Ask, codes: dict[tuple[str, str], dict
     return None
 
 
-async def hold_out(place: Place, seed: int, count: int) -> None:
-    """Send this many malformed requests. Each is refused as it should be, and the store is what it was before."""
+async def send_malformed(place: PopulatedApp, seed: int, count: int) -> None:
+    """Send this many malformed requests. Check that each is refused properly and that the store does not change."""
     api, codes = place.api, documented(place.api.openapi())
     before = await traces(place)
     wrong: list[str] = []
@@ -718,16 +724,18 @@ async def hold_out(place: Place, seed: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("store_name", list(GATE))
-async def test_malformed_requests_are_refused_and_leave_no_trace(place: Place, store_name: str, seed: int) -> None:
+async def test_malformed_requests_are_refused_and_leave_no_trace(
+    place: PopulatedApp, store_name: str, seed: int
+) -> None:
     # H4, H8, S-18, S-19, S-21, I11, I14
-    await hold_out(place, seed, GATE[store_name])
+    await send_malformed(place, seed, GATE[store_name])
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("store_name", [*GATE, "postgres"])
-async def test_ten_thousand_malformed_requests_are_refused(place: Place, seed: int) -> None:
+async def test_ten_thousand_malformed_requests_are_refused(place: PopulatedApp, seed: int) -> None:
     # H4, H8, S-18, S-19, S-21, I11, I14
-    await hold_out(place, seed + 1, PROOF)
+    await send_malformed(place, seed + 1, PROOF)
 
 
 def test_json_is_read_as_one_thing() -> None:
@@ -810,8 +818,8 @@ RAW: dict[str, list[bytes]] = {
 
 
 @pytest.fixture
-async def port(place: Place, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
-    """A server that is soon out of patience."""
+async def port(place: PopulatedApp, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
+    """Yield the port of a server that waits only a short time for a request."""
     monkeypatch.setattr(HttpProtocol, "head_seconds", 0.3)
     monkeypatch.setitem(Guard.__init__.__kwdefaults__ or {}, "body_seconds", 0.4)
     async with served(place.api) as address:
@@ -819,7 +827,7 @@ async def port(place: Place, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[i
 
 
 async def talk(port: int, parts: Sequence[bytes]) -> bytes:
-    """Send bytes part by part, and give all that comes until the other side closes."""
+    """Send bytes part by part, and return all that comes until the server closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     heard = b""
     try:
@@ -841,7 +849,7 @@ async def talk(port: int, parts: Sequence[bytes]) -> bytes:
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("store_name", ["memory"])
-async def test_bad_bytes_are_refused_or_cut_off(place: Place, port: int) -> None:
+async def test_bad_bytes_are_refused_or_cut_off(place: PopulatedApp, port: int) -> None:
     # H8, S-18, S-21
     before = await traces(place)
     answers = await asyncio.gather(*(talk(port, parts) for parts in RAW.values()))
@@ -856,7 +864,7 @@ async def test_bad_bytes_are_refused_or_cut_off(place: Place, port: int) -> None
 
 
 @pytest.mark.parametrize("store_name", ["memory"])
-async def test_requests_in_one_piece_are_answered_in_their_order(place: Place, port: int) -> None:
+async def test_requests_in_one_piece_are_answered_in_their_order(place: PopulatedApp, port: int) -> None:
     token = place.tokens["admin"].encode()
     asks = [b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"] * 20
     asks += [GET + b"\r\n", GET + b"Authorization: Bearer %s\r\n\r\n" % token, b"GET /none HTTP/1.1\r\nHost: l\r\n\r\n"]
@@ -871,7 +879,7 @@ async def test_requests_in_one_piece_are_answered_in_their_order(place: Place, p
 
 
 @pytest.mark.parametrize("store_name", ["memory"])
-async def test_a_body_that_nobody_reads_is_not_listened_to_for_long(place: Place, port: int) -> None:
+async def test_a_body_that_nobody_reads_is_not_listened_to_for_long(place: PopulatedApp, port: int) -> None:
     # S-21: it is answered before its body has come, which then drips on.
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(HEAD + b"Content-Length: 100000\r\n\r\n")
@@ -888,7 +896,7 @@ async def test_a_body_that_nobody_reads_is_not_listened_to_for_long(place: Place
 
 
 @pytest.mark.parametrize("store_name", ["memory"])
-async def test_what_follows_a_body_is_no_header(place: Place, port: int) -> None:
+async def test_what_follows_a_body_is_no_header(place: PopulatedApp, port: int) -> None:
     # Else a client that may send a body could add to a head that was checked before, and fill our memory.
     token = place.tokens["admin"].encode()
     body = b"%x\r\n%s\r\n0\r\n" % (len(GOOD), GOOD)
@@ -982,7 +990,9 @@ async def test_names_that_strangers_send_are_not_kept(api: FastAPI) -> None:
     for number in range(50):
         name = b"x" * 10_000 + b"%d" % number
         for headers in ([(b"origin", b"http://" + name)], [(b"x", b"y")]):
-            ask = Ask("host", "POST", TASKS, body=b"{}", headers=[(b"host", name), *headers], content_type=name)
+            ask = MalformedRequest(
+                "host", "POST", TASKS, body=b"{}", headers=[(b"host", name), *headers], content_type=name
+            )
             status, _, _ = await send(api, ask, host=None)
             assert status in (403, 415, 421)
     caches = (guard.host_name.cache_info(), guard.same_origin.cache_info(), guard.is_json.cache_info())

@@ -1,4 +1,4 @@
-"""Bodies of the worker protocol: what a problem says about a field, and what the OpenAPI document says."""
+"""Bodies of the worker protocol: error messages that name a field, and the OpenAPI document."""
 
 from __future__ import annotations
 

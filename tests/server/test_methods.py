@@ -1,4 +1,4 @@
-"""HEAD wherever GET is, and ``Allow`` with every method of a path."""
+"""HEAD exists wherever GET does, and ``Allow`` names every method of a path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics: every name of the contract, right numbers from any process, labels that stay few."""
+"""The metrics: every name of the contract, the same numbers from any process, and bounded labels."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ CONTRACT = {
 
 
 async def samples(store: Store, policy: Policy = BUILT_IN) -> dict[str, float]:
-    """Return each sample by its name and labels, as Prometheus would write them."""
+    """Return each sample by its name and labels, as Prometheus writes them."""
     body, _ = await render(store, policy)
     return read(body.decode())
 
@@ -242,7 +242,7 @@ async def test_workers_and_how_full_they_are(store: Store) -> None:
 
 
 async def waits(store: Store, policy: Policy = BUILT_IN) -> dict[tuple[str, str], float]:
-    """Return how many tasks wait by lane and reason, without the reasons for which none waits."""
+    """Return the number of waiting tasks by lane and reason, without zeros."""
     body, _ = await render(store, policy)
     families = {family.name: family for family in parser.text_string_to_metric_families(body.decode())}
     found = [

@@ -1,4 +1,4 @@
-"""What operators' commands ask for beside what programs do."""
+"""Routes that only operators' commands use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ API = "/api/v1"
 
 
 def a_full_job(**more: Any) -> Any:
-    """Build a job that has a value for whatever a submitter may ask for."""
+    """Return a job with a value for each option of a submit."""
     return a_job(
         task="full", payload=PAYLOAD_VERSION + b'{"a":[1,2.5,"\xc3\xa9"]}', lane="high", needs=("gpu", "task:full"),
         tenant="acme", expires_ms=3_600_000, idempotency_key="key", unique_key="unique", trace_id="trace",
@@ -59,7 +59,7 @@ async def test_a_job_read_through_the_server_is_the_one_in_the_store(app: Headwa
 
 
 def _comparable(job: JobRecord | None) -> dict[str, Any]:
-    """Return a job's fields, without those that only a store needs and when it was read."""
+    """Return a job's fields, without the fields that only a store needs and the time of the read."""
     assert job is not None
     unknown = {"seq", "retry", "parked", "parked_for", "parked_ms", "seen_at"}
     return {name: getattr(job, name) for name in JobRecord.__dataclass_fields__ if name not in unknown}

@@ -1,4 +1,4 @@
-"""Answers are bounded in bytes: lists, dead letters, workers' polls and what commands ask."""
+"""Replies are bounded in bytes: lists, dead letters, polls of workers, and reads of commands."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEAD = 16 << 10  # Bytes of a task beside its parameters and result, and of an a
 
 
 async def keep(app: Headway, count: int, body: bytes = MEGABYTE, **more: Any) -> list[str]:
-    """Submit jobs with this payload, one by one. Gives their ids, the newest first."""
+    """Submit jobs with this payload, one by one. Return their ids, the newest first."""
     store = await app.client.store()
     jobs = [a_job(task="large", payload=PAYLOAD_VERSION + body, **more) for _ in range(count)]
     for job in jobs:
@@ -40,7 +40,7 @@ async def keep(app: Headway, count: int, body: bytes = MEGABYTE, **more: Any) ->
 
 
 async def walk(http: httpx.AsyncClient, path: str, **query: Any) -> tuple[list[dict[str, Any]], list[int]]:
-    """Follow the cursors to the end. Gives all items, and how many bytes each answer took."""
+    """Follow the cursors to the end. Return all items, and the size of each reply."""
     items: list[dict[str, Any]] = []
     sizes: list[int] = []
     cursor: dict[str, str] = {}

@@ -15,22 +15,22 @@ import uvicorn
 from headway.server.connection_limits import HandshakeLogFilter, HttpProtocol
 from headway.server.guard import CSP
 from headway.server.uvicorn_server import OPTIONS
-from tests.server.door import House
+from tests.server.guarded_app import GuardedApp
 
 GOOD = b"GET /read HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-class Hasty(HttpProtocol):
-    """A client that gives up soon."""
+class ImpatientProtocol(HttpProtocol):
+    """A protocol that waits only a short time for the head of a request."""
 
     head_seconds = 0.2
 
 
 @asynccontextmanager
-async def listening(house: House, protocol: type[HttpProtocol] = HttpProtocol) -> AsyncIterator[int]:
-    """Serve on a free port; gives it."""
+async def listening(guarded_app: GuardedApp, protocol: type[HttpProtocol] = HttpProtocol) -> AsyncIterator[int]:
+    """Serve on a free port. Yields the port."""
     options: dict[str, Any] = {**OPTIONS, "http": protocol}
-    config = uvicorn.Config(house.guard, port=0, lifespan="off", **options)
+    config = uvicorn.Config(guarded_app.guard, port=0, lifespan="off", **options)
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
@@ -42,7 +42,7 @@ async def listening(house: House, protocol: type[HttpProtocol] = HttpProtocol) -
 
 
 async def talk(port: int, *parts: bytes) -> bytes:
-    """Send bytes, part by part, and read all that comes until the other side has closed or answered once."""
+    """Send bytes, part by part, and return the first line of the reply, or nothing if the server closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         for part in parts:
@@ -57,7 +57,7 @@ async def talk(port: int, *parts: bytes) -> bytes:
 
 
 async def test_a_good_request_is_answered_without_a_word_on_what_runs() -> None:
-    async with listening(House()) as port:
+    async with listening(GuardedApp()) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(GOOD)
         head = await reader.readuntil(b"\r\n\r\n")
@@ -78,13 +78,13 @@ async def test_a_good_request_is_answered_without_a_word_on_what_runs() -> None:
 )
 async def test_a_head_that_does_not_come_is_not_waited_for(parts: tuple[bytes, ...]) -> None:
     # S-21, H8
-    async with listening(House(), Hasty) as port:
+    async with listening(GuardedApp(), ImpatientProtocol) as port:
         assert await talk(port, *parts) == b""
 
 
 async def test_the_second_head_on_a_connection_is_not_waited_for_either() -> None:
     # S-21
-    async with listening(House(), Hasty) as port:
+    async with listening(GuardedApp(), ImpatientProtocol) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(GOOD)
         head = await reader.readuntil(b"\r\n\r\n")
@@ -116,13 +116,13 @@ async def test_the_second_head_on_a_connection_is_not_waited_for_either() -> Non
 )
 async def test_odd_heads_are_refused(request_: bytes) -> None:
     # S-21, H8
-    async with listening(House()) as port:
+    async with listening(GuardedApp()) as port:
         assert (await talk(port, request_))[:12] in (b"HTTP/1.1 400", b"")
 
 
 async def test_a_body_beyond_the_bound_ends_the_connection() -> None:
     # S-18
-    async with listening(House()) as port:
+    async with listening(GuardedApp()) as port:
         head = b"POST /submit HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         chunk = b"10000\r\n" + b" " * 65_536 + b"\r\n"
         assert (await talk(port, head + b"Transfer-Encoding: chunked\r\n\r\n", *[chunk] * 100))[:12] in (
@@ -147,7 +147,7 @@ def test_only_the_false_alarm_is_dropped() -> None:
 )
 async def test_what_the_parser_refuses_is_a_problem_like_any_other(request_: bytes) -> None:
     # S-13
-    async with listening(House()) as port:
+    async with listening(GuardedApp()) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request_)
         async with asyncio.timeout(10):

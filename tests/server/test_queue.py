@@ -1,4 +1,4 @@
-"""The queue as a whole over HTTP: numbers, dead letters, policy, health."""
+"""The queue as a whole over HTTP: counts, dead letters, policy, health."""
 
 from __future__ import annotations
 

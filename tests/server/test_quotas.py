@@ -1,4 +1,4 @@
-"""What one token may take: submits, streams, tickets, workers; and that others are not held up by it."""
+"""Quotas of one token: submits, streams, tickets, workers. One token cannot delay others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that meet: one of them wins, and what each is told agrees with what became of the task."""
+"""Concurrent calls: one of them wins, and all replies agree with the state of the task."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ stores = pytest.mark.parametrize("store_name", list(EPISODES))
 
 @pytest.fixture
 async def second(app: Headway, store_name: str, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """Another server on the same store; where others may open that, with connections of its own."""
+    """Yield another server on the same store, with connections of its own if the store can be opened twice."""
     async with contextlib.AsyncExitStack() as stack:
         if store_name != "memory":
             app = await stack.enter_async_context(make_app(ADDRESSES[store_name](tmp_path)))
@@ -51,14 +51,14 @@ async def store(app: Headway) -> Store:
 
 
 async def later(turns: int, call: Callable[[], Awaitable[Any]]) -> Any:
-    """Call after this many turns of the loop."""
+    """Call a function after this many turns of the event loop."""
     for _ in range(turns):
         await asyncio.sleep(0)
     return await call()
 
 
 class Race:
-    """Two servers, a worker that may come to either, and a source of chances."""
+    """Two servers, a worker that may use either, and a random source."""
 
     def __init__(self, servers: list[httpx.AsyncClient], worker: Worker, seed: int) -> None:
         self._servers = servers
@@ -340,7 +340,7 @@ async def test_submits_with_one_key_to_two_processes_make_one_task(tmp_path: Pat
 
 
 def _check_one_key(answers: list[httpx.Response]) -> None:
-    """One makes the task; those like it are given the same one, the others are refused."""
+    """Check that one call created the task, that equal calls got the same task, and that others were refused."""
     made = [answer for answer in answers if answer.status_code == 201]
     same = [answer for answer in answers if answer.status_code == 200]
     others = [answer for answer in answers if answer.status_code not in (200, 201)]
@@ -354,8 +354,8 @@ def _check_one_key(answers: list[httpx.Response]) -> None:
 # ---------------------------------------------------------------------- what one meets is not another's trouble
 
 
-class Hiccups:
-    """Stands before an app: a batch meets trouble, and so does a call that is marked."""
+class FailingSubmitter:
+    """A submitter that fails for a batch with a marked call, and for that call alone."""
 
     def __init__(self, app: Headway, trouble: Exception) -> None:
         self._app = app
@@ -370,12 +370,12 @@ class Hiccups:
         return await self._app.submitter.submit(calls)
 
 
-async def intake_of(app: Headway, trouble: Exception, values: list[str]) -> tuple[Hiccups, list[Any]]:
-    hiccups = Hiccups(app, trouble)
-    submit_batcher = SubmitBatcher(hiccups)  # type: ignore[arg-type]
+async def intake_of(app: Headway, trouble: Exception, values: list[str]) -> tuple[FailingSubmitter, list[Any]]:
+    submitter = FailingSubmitter(app, trouble)
+    submit_batcher = SubmitBatcher(submitter)  # type: ignore[arg-type]
     calls = [app.tasks["fail"].call_named({"message": value}) for value in values]
     async with asyncio.timeout(SOON):
-        return hiccups, await asyncio.gather(*(submit_batcher.submit(call) for call in calls), return_exceptions=True)
+        return submitter, await asyncio.gather(*(submit_batcher.submit(call) for call in calls), return_exceptions=True)
 
 
 @pytest.mark.parametrize("store_name", ["memory"])
@@ -386,9 +386,9 @@ async def test_a_task_that_meets_a_mistake_of_ours_holds_up_no_other(app: Headwa
 
 @pytest.mark.parametrize("store_name", ["memory"])
 async def test_a_store_that_is_away_is_not_asked_again_for_each_of_many(app: Headway) -> None:
-    hiccups, answers = await intake_of(app, StoreUnavailable("away"), ["poison"] * 50)
+    submitter, answers = await intake_of(app, StoreUnavailable("away"), ["poison"] * 50)
     assert [type(answer) for answer in answers] == [StoreUnavailable] * 50
-    assert hiccups.tries == 1
+    assert submitter.tries == 1
 
 
 @pytest.mark.parametrize("store_name", ["memory"])

@@ -1,4 +1,4 @@
-"""Every action of a dashboard, with every scope, by token and by cookie: rights are checked where the verb is."""
+"""Every action of the dashboard with every scope, by token and by cookie. The route itself checks the rights."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ FILTER = "tenant:acme"
 MADE = {"task_type": "add", "parameters": {"a": 1}, "tenant": "acme"}
 
 
-class Act(NamedTuple):
-    """One action: the scopes that it needs, all of them, and the request."""
+class Action(NamedTuple):
+    """An action: all scopes that it needs, and the request."""
 
     needs: tuple[str, ...]
     method: str
@@ -34,12 +34,12 @@ class Act(NamedTuple):
 
 
 ACTIONS = {
-    "cancel": Act(("submit",), "DELETE", "/api/v1/tasks/{task}", whole=False),
-    "retry": Act(("submit",), "POST", "/api/v1/tasks/{task}/retry", whole=False),
-    "cancel selection": Act(("submit",), "POST", "/api/v1/tasks/cancel", {"task_ids": ["{task}"]}, whole=False),
-    "retry selection": Act(("submit",), "POST", "/api/v1/tasks/retry", {"task_ids": ["{task}"]}, whole=False),
+    "cancel": Action(("submit",), "DELETE", "/api/v1/tasks/{task}", whole=False),
+    "retry": Action(("submit",), "POST", "/api/v1/tasks/{task}/retry", whole=False),
+    "cancel selection": Action(("submit",), "POST", "/api/v1/tasks/cancel", {"task_ids": ["{task}"]}, whole=False),
+    "retry selection": Action(("submit",), "POST", "/api/v1/tasks/retry", {"task_ids": ["{task}"]}, whole=False),
     **{
-        f"bulk {action}": Act(
+        f"bulk {action}": Action(
             ("read", needed),
             "POST",
             "/api/v1/bulk",
@@ -57,7 +57,7 @@ ACTIONS = {
         }.items()
     },
     **{
-        f"dry run of {action}": Act(
+        f"dry run of {action}": Action(
             ("read", needed),
             "POST",
             "/api/v1/bulk",
@@ -66,20 +66,20 @@ ACTIONS = {
         )
         for action, needed in {"cancel": "submit", "purge": "admin"}.items()
     },
-    "pause": Act(("admin",), "POST", "/api/v1/pause", {"lane": "low"}),
-    "resume": Act(("admin",), "POST", "/api/v1/resume", {"lane": "low"}),
-    "drain": Act(("admin",), "POST", "/api/v1/workers/w1/drain", {}),
-    "replay dead letters": Act(("admin",), "POST", "/api/v1/dlq/replay", {"all": True}, whole=False),
-    "purge dead letters": Act(("admin",), "POST", "/api/v1/dlq/purge", {"task_ids": ["{task}"]}, whole=False),
-    "run a cron": Act(("admin",), "POST", "/api/v1/crons/nightly/run", {}),
-    "pause a cron": Act(("admin",), "POST", "/api/v1/crons/nightly/pause", {}),
-    "resume a cron": Act(("admin",), "POST", "/api/v1/crons/nightly/resume", {}),
-    "apply a policy": Act(("admin",), "PUT", "/api/v1/policy", {}),
-    "check a policy": Act(("admin",), "PUT", "/api/v1/policy?dry_run=1", {}),
-    "roll back": Act(("admin",), "POST", "/api/v1/policy/rollback", {"to": 0}),
-    "forecast": Act(("read",), "POST", "/api/v1/forecast", {"slots": 3}),
-    "system": Act(("admin",), "GET", "/api/v1/system"),
-    "audit": Act(("admin",), "GET", "/api/v1/audit"),
+    "pause": Action(("admin",), "POST", "/api/v1/pause", {"lane": "low"}),
+    "resume": Action(("admin",), "POST", "/api/v1/resume", {"lane": "low"}),
+    "drain": Action(("admin",), "POST", "/api/v1/workers/w1/drain", {}),
+    "replay dead letters": Action(("admin",), "POST", "/api/v1/dlq/replay", {"all": True}, whole=False),
+    "purge dead letters": Action(("admin",), "POST", "/api/v1/dlq/purge", {"task_ids": ["{task}"]}, whole=False),
+    "run a cron": Action(("admin",), "POST", "/api/v1/crons/nightly/run", {}),
+    "pause a cron": Action(("admin",), "POST", "/api/v1/crons/nightly/pause", {}),
+    "resume a cron": Action(("admin",), "POST", "/api/v1/crons/nightly/resume", {}),
+    "apply a policy": Action(("admin",), "PUT", "/api/v1/policy", {}),
+    "check a policy": Action(("admin",), "PUT", "/api/v1/policy?dry_run=1", {}),
+    "roll back": Action(("admin",), "POST", "/api/v1/policy/rollback", {"to": 0}),
+    "forecast": Action(("read",), "POST", "/api/v1/forecast", {"slots": 3}),
+    "system": Action(("admin",), "GET", "/api/v1/system"),
+    "audit": Action(("admin",), "GET", "/api/v1/audit"),
 }
 
 
@@ -91,7 +91,7 @@ async def store(app: Headway, api: FastAPI) -> Store:
 
 @pytest.fixture
 async def operator(api: FastAPI, store: Store) -> AsyncIterator[httpx.AsyncClient]:
-    """A caller that may do everything, a worker and a cron."""
+    """Yield a client with all rights, on a store with a worker and a cron."""
     _, text = await create_token(store, ["admin"], now_at=1)
     await register(store)
     cron = CronDocument(
@@ -104,14 +104,14 @@ async def operator(api: FastAPI, store: Store) -> AsyncIterator[httpx.AsyncClien
 
 
 async def kept(store: Store) -> list[Any]:
-    """Read all that an action could change."""
+    """Return everything that an action could change."""
     kinds = ("policy", "rules", "bulk", "cron", "cron_pause", "audit")
     documents = [await store.read(kind) for kind in kinds]
     stats = await store.stats()
     return [documents, stats.totals, {name: lane._asdict() for name, lane in stats.lanes.items()}, stats.workers]
 
 
-def body_of(act: Act, task: str) -> Any:
+def body_of(act: Action, task: str) -> Any:
     return msgspec.json.decode(msgspec.json.encode(act.body).replace(b"{task}", task.encode()))
 
 

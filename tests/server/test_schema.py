@@ -1,4 +1,4 @@
-"""The schema holds: whatever is sent, nothing but documented answers comes back, and never a fault of ours."""
+"""Only documented replies, for any request, and never an internal error."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MANY = settings(FEW, max_examples=1_000)
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[str, str]]:
-    """The application on a thread of its own. Gives its address and a token that may do everything."""
+    """Serve the application in a thread. Yields its address and a token with all rights."""
     listener = bind("127.0.0.1", 0)
     server = UvicornServer(API, listener, service=API.state.service)
     made: list[str] = []

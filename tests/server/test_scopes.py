@@ -1,4 +1,4 @@
-"""Every route of the service needs what is written here, and lets in no other caller."""
+"""The scope of every route of the service. Callers without it are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headway.security.tokens import SCOPES, create_token
 from headway.server.api import headway_api
 from headway.server.auth import Scope
 from headway.stores.base import JobQuery, Store
-from tests.server.door import call
+from tests.server.guarded_app import call
 
 # S-3: a developer who adds a route adds it here, and thinks about who may call it.
 MATRIX = {
@@ -108,7 +108,7 @@ MATRIX = {
 
 
 def routes(found: Iterable[Any]) -> Iterator[str]:
-    """Return every route as its method and path, those of included routers too."""
+    """Return the method and path of every route, with those of included routers."""
     for route in found:
         if isinstance(route, APIRoute):
             yield from (f"{method} {route.path}" for method in route.methods or ())

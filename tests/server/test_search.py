@@ -1,4 +1,4 @@
-"""Searches over HTTP: a page is bounded and says how far it looked, and secrets are neither shown nor searched."""
+"""Searches over HTTP: a page is bounded and says how far it searched. Secrets are neither shown nor searched."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_secrets_are_shown_to_programs_and_hidden_in_the_dashboard(secreti
 
 @pytest.mark.parametrize("word, found", [("rent", 1), ("hunter2", 0), ("hunter", 0), ("DE99", 0), ("password", 1)])
 async def test_searches_and_bulk_actions_do_not_look_into_secrets(secretive: Headway, word: str, found: int) -> None:
-    """Otherwise a reader could guess a hidden value letter by letter."""
+    """Otherwise a reader could guess a hidden value one letter at a time."""
     async with client_for(headway_api(secretive, hosts=["testserver"])) as http:
         await submit(http, {"iban": "DE99", "password": "hunter2", "note": "rent"}, task="pay")
         assert len((await search(http, word))["items"]) == found

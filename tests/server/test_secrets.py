@@ -1,4 +1,4 @@
-"""Secrets on their way through the service: shown to callers that may read the task, and to no others."""
+"""Secrets in the service: callers that may read the task see them, and no others."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ JOBS = (ARGUMENT, RESULT, ERROR)
 NOWHERE = "127.0.0.1:1"  # Nothing listens there.
 
 
-class Lines(logging.Handler):
-    """Keeps every line that any logger of this process would write at info, in both forms."""
+class LineRecorder(logging.Handler):
+    """A handler that keeps every line that a logger of this process would write at info, in each format."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -44,8 +44,8 @@ class Lines(logging.Handler):
 
 
 @pytest.fixture
-def logs() -> Iterator[Lines]:
-    lines = Lines()
+def logs() -> Iterator[LineRecorder]:
+    lines = LineRecorder()
     loggers = [logging.getLogger(), *(logging.getLogger(name) for name in ("headway", "uvicorn", "uvicorn.error"))]
     before = [(logger, logger.level) for logger in loggers]
     for logger in loggers:
@@ -59,7 +59,7 @@ def logs() -> Iterator[Lines]:
 
 @pytest.mark.parametrize("store_name", ["memory", "redis"])
 async def test_secrets_of_tasks_are_told_where_they_must_be_and_nowhere_else(
-    app: Headway, api: FastAPI, logs: Lines
+    app: Headway, api: FastAPI, logs: LineRecorder
 ) -> None:
     # S-25
     store = await app.client.store()
@@ -145,7 +145,7 @@ async def test_secrets_of_tasks_are_told_where_they_must_be_and_nowhere_else(
     "address", [f"redis://:{PASSWORD}@{NOWHERE}/0", f"postgresql://user:{PASSWORD}@{NOWHERE}/headway"]
 )
 async def test_the_password_of_a_store_that_is_away_is_told_to_nobody(
-    address: str, tmp_path: Path, logs: Lines, monkeypatch: pytest.MonkeyPatch
+    address: str, tmp_path: Path, logs: LineRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # S-26
     monkeypatch.chdir(tmp_path)

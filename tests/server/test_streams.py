@@ -1,4 +1,4 @@
-"""Streams: a task's story by server-sent events and by WebSocket."""
+"""Streams: the events of a task by server-sent events and by WebSocket."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def socket_at(address: str, task_id: str, query: str = "") -> str:
 
 
 async def messages(socket: ClientConnection) -> list[dict[str, Any]]:
-    """Read to the end."""
+    """Read all messages until the socket is closed."""
     found: list[dict[str, Any]] = []
     while True:
         try:
@@ -213,8 +213,8 @@ async def test_a_server_that_leaves_ends_its_streams_with_a_code_to_come_back(ap
         assert (await messages(socket))[-1]["code"] == 1012
 
 
-class Requests:
-    """How many came, and how many are over."""
+class RequestCounter:
+    """Counts of requests that came and that ended."""
 
     def __init__(self, api: FastAPI) -> None:
         self.came = self.over = 0
@@ -234,7 +234,7 @@ class Requests:
 
 
 async def large_result(app: Headway) -> str:
-    """Return the id of a job whose result is larger than what waits on the way to a small reader."""
+    """Return the id of a job whose result is larger than all buffers between the server and a small reader."""
 
     @app.task(name="large")
     async def large() -> str:
@@ -261,7 +261,7 @@ async def test_a_stream_whose_reader_does_not_read_ends(
 ) -> None:
     # L6
     monkeypatch.setattr(streams, "SEND_SECONDS", 0.2)
-    request, requests = request_for(await large_result(app), way), Requests(api)
+    request, requests = request_for(await large_result(app), way), RequestCounter(api)
     async with served(api, small=True) as address:
         with asked(address, request), asked(address, request), asked(address, request):
             await asyncio.to_thread(wait_until, lambda: requests.came == requests.over == 3)

@@ -1,4 +1,4 @@
-"""Tasks over HTTP, on every store: submit, look, list, cancel, retry."""
+"""Tasks over HTTP, on every store: submit, read, list, cancel, retry."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def submit(http: httpx.AsyncClient, **body: Any) -> str:
 
 
 async def ended(http: httpx.AsyncClient, task_id: str) -> dict[str, Any]:
-    """Wait for a task as a client would who has nothing but the stream of events."""
+    """Wait until a task has ended, as a client does that only uses the stream of events."""
     assert "event: finished" in (await http.get(f"{TASKS}/{task_id}/events")).text
     found: dict[str, Any] = (await http.get(f"{TASKS}/{task_id}")).json()
     return found

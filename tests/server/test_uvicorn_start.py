@@ -1,4 +1,4 @@
-"""``uvicorn headway.server.main:app --host 0.0.0.0``: whom it answers, and how others are let in."""
+"""``uvicorn headway.server.main:app --host 0.0.0.0``: which clients it accepts, and how to admit others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What dashboards show: lanes and slots, tenants, limits and the ladder, rows that say why, and forecasts."""
+"""Views of the dashboard: lanes and slots, tenants, limits and the ladder, reasons to wait, and forecasts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ API = "/api/v1"
 
 @pytest.fixture
 async def store(app: Headway, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """The store. The server shows it as it is now, and not as it was a moment ago."""
+    """Return the store. The server's caches of it are turned off."""
     for name in ("server.service.FORECAST_AGE", "server.views.NOW_AGE", "server.views.SLOW_AGE"):
         monkeypatch.setattr(f"headway.{name}", 0.0)
     monkeypatch.setattr("headway.estimates.history.READ_EVERY", -1.0)
@@ -297,7 +297,7 @@ async def test_the_system_tells_checks_and_settings_without_secrets(api: FastAPI
 
 @asynccontextmanager
 async def reading(api: FastAPI, path: str) -> AsyncIterator[asyncio.Queue[str]]:
-    """Read a stream of events from the application, without a server between them."""
+    """Read a stream of events from the application, without a server. Yields a queue of messages."""
     lines: asyncio.Queue[str] = asyncio.Queue()
     gone = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""What a worker over HTTP gets of a workflow: filled-in results, its batch, and the steps of earlier attempts."""
+"""Inputs of an HTTP worker's job in a workflow: filled-in results, its batch, and steps of earlier attempts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def chain(http: httpx.AsyncClient, *tasks: dict[str, Any]) -> list[str]:
 
 
 async def complete(worker: Worker, result: Any, status: str = "completed", **more: Any) -> dict[str, Any]:
-    """Claim the next task and report it."""
+    """Claim the next task, and report this result and status."""
     given = await worker.claim()
     sent = {"result": result} if status == "completed" else {}
     told = await worker.say("result", task_id=given["task_id"], fence=given["fence"], status=status, **sent, **more)

@@ -1,4 +1,4 @@
-"""A worker in another language: the shell script of the examples, against a server in a process of its own."""
+"""A worker in another language: the example's shell script, against a server in its own process."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def http(server: RunningCommand) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """Where programs are found, curl or what stands in for it among them."""
+    """Return a PATH with curl, or with a program that replaces it."""
     folders = os.environ["PATH"]
     if shutil.which("curl") is not None:
         return folders
@@ -82,7 +82,7 @@ def path(tmp_path: Path) -> str:
 
 
 class Script:
-    """The script under way, with all it starts in a group of its own."""
+    """The running script, in a process group with all programs that it starts."""
 
     def __init__(self, server: str, path: str, folder: Path, **more: str) -> None:
         self.files = folder / "files"

@@ -1,4 +1,4 @@
-"""A worker's token lets it do a worker's work, and nothing else: what it may publish, and which tasks it is given."""
+"""A worker's token permits only a worker's calls: what it may publish, and which tasks it gets."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def cron(name: str, **more: Any) -> dict[str, Any]:
 
 
 async def furnish(app: Headway) -> Any:
-    """Publish what the app of another worker declares, as a worker with the store does."""
+    """Publish the tasks of another worker's app, as a worker with the store does."""
     store = await app.client.store()
     await publish_tasks(store, [TaskEntry(name=name, lane="low", executor="async") for name in ("nightly", "limited")])
     await declare_limits(store, "limited", {"limited:concurrency": LimitRule(concurrency=1, tasks=("limited",))})

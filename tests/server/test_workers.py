@@ -1,4 +1,4 @@
-"""The protocol of workers that speak HTTP, on every store."""
+"""The protocol of HTTP workers, on every store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENTRY = {"name": "a", "lane": "low", "executor": "async"}
 
 
 class Worker:
-    """A worker that speaks the protocol, and nothing else of Headway."""
+    """A worker that speaks the protocol and uses nothing else of Headway."""
 
     def __init__(self, http: httpx.AsyncClient, worker_id: str, capabilities: list[str]) -> None:
         self.http = http
@@ -311,7 +311,7 @@ async def test_odd_texts_are_kept_as_far_as_they_can_be(http: httpx.AsyncClient)
 
 
 async def poll_that_waits(app: Headway, worker: Worker, capacity: int) -> asyncio.Task[Any]:
-    """Begin a long poll; return once the store has registered that the worker waits."""
+    """Start a long poll. Return once the store has registered that the worker waits."""
     store, waits = await app.client.store(), asyncio.Event()
     exchange = store.exchange
 

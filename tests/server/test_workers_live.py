@@ -1,4 +1,4 @@
-"""Workers over real connections: clients that vanish, a server that stops, and what it does for workers meanwhile."""
+"""HTTP workers over real connections: clients that disconnect, a server that stops, and its chores for workers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.parametrize("store_name", ["memory", "sqlite"])
 
 @pytest.fixture
 async def app(store_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Headway]:
-    """An app whose server looks after workers many times a second."""
+    """Yield an app whose server checks workers many times per second."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("headway.server.gateway.chores.TIMEOUTS_EVERY", 0.05)
     monkeypatch.setattr("headway.maintenance.cron.READ_EVERY", 0.1)
@@ -43,7 +43,7 @@ async def app(store_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         yield made
 
 
-class Served:
+class LiveServer:
     """A server on a real socket, in this process."""
 
     def __init__(self, api: FastAPI, address: str, server: UvicornServer) -> None:
@@ -56,7 +56,7 @@ class Served:
         return gateway
 
     async def waiting(self, worker_id: str, polls: int = 1) -> None:
-        """Wait until this many polls of a worker wait, and the store knows."""
+        """Wait until this many polls of a worker wait, and the store knows it."""
         gateway = await self.gateway()
         async with asyncio.timeout(SOON):
             while True:
@@ -67,7 +67,7 @@ class Served:
 
 
 @pytest.fixture
-async def served(api: FastAPI) -> AsyncIterator[Served]:
+async def served(api: FastAPI) -> AsyncIterator[LiveServer]:
     listener = bind("127.0.0.1", 0)
     server = UvicornServer(api, listener, service=api.state.service)
     running = asyncio.create_task(server.run_here())
@@ -78,13 +78,13 @@ async def served(api: FastAPI) -> AsyncIterator[Served]:
                 if (await client.get("/healthz")).status_code == 200:
                     break
             await asyncio.sleep(0.01)
-    yield Served(api, address, server)
+    yield LiveServer(api, address, server)
     server.leave()
     await running
 
 
 @pytest.fixture
-async def client(served: Served) -> AsyncIterator[httpx.AsyncClient]:
+async def client(served: LiveServer) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=served.address, timeout=60) as client:
         yield client
 
@@ -109,8 +109,8 @@ async def poll(client: httpx.AsyncClient, worker_id: str, **more: Any) -> dict[s
     return found
 
 
-async def hang_up_while_waiting(served: Served, worker_id: str) -> None:
-    """Send a long poll by hand and cut the connection once it waits."""
+async def hang_up_while_waiting(served: LiveServer, worker_id: str) -> None:
+    """Send a long poll by hand, and cut the connection once it waits."""
     host, port = served.address.removeprefix("http://").split(":")
     _, writer = await asyncio.open_connection(host, int(port))
     body = json.dumps({"available_capacity": 1, "wait_seconds": 30})
@@ -125,7 +125,9 @@ async def submit(store: Store, **more: Any) -> JobId:
     return answer.job_id
 
 
-async def test_a_poll_ends_when_its_client_goes_away(served: Served, client: httpx.AsyncClient, store: Store) -> None:
+async def test_a_poll_ends_when_its_client_goes_away(
+    served: LiveServer, client: httpx.AsyncClient, store: Store
+) -> None:
     worker_id = await register(client)
     await hang_up_while_waiting(served, worker_id)
     await served.waiting(worker_id, 0)
@@ -136,7 +138,7 @@ async def test_a_poll_ends_when_its_client_goes_away(served: Served, client: htt
 
 
 async def test_a_client_that_goes_away_is_not_woken_in_place_of_one_that_waits(
-    served: Served, client: httpx.AsyncClient, store: Store
+    served: LiveServer, client: httpx.AsyncClient, store: Store
 ) -> None:
     gone, waits = await register(client), await register(client)
     await hang_up_while_waiting(served, gone)
@@ -148,7 +150,7 @@ async def test_a_client_that_goes_away_is_not_woken_in_place_of_one_that_waits(
         assert [given["task_id"] for given in (await waiting)["tasks"]] == [job_id]
 
 
-async def test_long_polls_end_when_the_server_stops(served: Served, client: httpx.AsyncClient) -> None:
+async def test_long_polls_end_when_the_server_stops(served: LiveServer, client: httpx.AsyncClient) -> None:
     # H7
     worker_id = await register(client)
     waiting = asyncio.create_task(poll(client, worker_id, wait_seconds=30))
@@ -159,7 +161,7 @@ async def test_long_polls_end_when_the_server_stops(served: Served, client: http
 
 
 async def test_a_long_poll_ends_when_its_token_is_revoked(
-    served: Served, client: httpx.AsyncClient, store: Store
+    served: LiveServer, client: httpx.AsyncClient, store: Store
 ) -> None:
     # S-2
     now_at = (await store.snapshot()).now_at
@@ -177,7 +179,7 @@ async def test_a_long_poll_ends_when_its_token_is_revoked(
 
 
 async def test_many_workers_wait_at_once_and_each_task_wakes_one(
-    served: Served, client: httpx.AsyncClient, store: Store
+    served: LiveServer, client: httpx.AsyncClient, store: Store
 ) -> None:
     # L3
     workers = [await register(client) for _ in range(20)]

@@ -69,7 +69,7 @@ def problem(answer: httpx.Response) -> tuple[int, str, int | None]:
 
 
 async def run_all(app: Headway, *task_ids: str) -> None:
-    """Run a worker until the tasks have ended."""
+    """Run a worker until these tasks have ended."""
     async with Worker(app):
         for task_id in task_ids:
             await app.client.ended(app.job(task_id).id, 10)

@@ -1,4 +1,4 @@
-"""A small application behind the guard, and a way to call it with exactly the bytes that a test means."""
+"""A small application behind the guard, and calls of it with exactly the bytes that a test wants."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Headers = Sequence[tuple[str, str]]
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """The reply to a request."""
 
     status: int
     headers: dict[str, str]
@@ -51,14 +51,14 @@ class Answer(NamedTuple):
         return code
 
 
-class House:
-    """A store, its door, and a small application behind a guard. Its tokens are looked at all the time."""
+class GuardedApp:
+    """A store and a small application behind a guard. It reads the tokens for each request."""
 
     def __init__(self, *, may_open: bool = True, limiter: FailureLimiter | None = None, **guard: Any) -> None:
         self.store = MemoryStore(clock=ManualClock())
         self.reads = 0
         self.tokens = Tokens(self._open, may_open=may_open, every=0, clock_every=0)
-        self.door = AuthState(self.tokens, limiter or FailureLimiter())
+        self.auth = AuthState(self.tokens, limiter or FailureLimiter())
         self.seen: list[str] = []  # What the application was reached by.
         self.app = application(self)
         self.guard = Guard(self.app, self.tokens, **guard)
@@ -68,7 +68,7 @@ class House:
         return self.store
 
     async def token(self, *scopes: str, tenant: str | None = None) -> str:
-        """Make a token; gives its text."""
+        """Create a token. Return its text."""
         return (await create_token(self.store, scopes or ["admin"], tenant=tenant, now_at=1))[1]
 
     async def ask(
@@ -82,7 +82,7 @@ class House:
         token: str | None = None,
         client: tuple[str, int] | None = HERE,
     ) -> Answer:
-        """Send a request, with no header but those given, ``Host`` and the token."""
+        """Send a request with only these headers, ``Host`` and the token."""
         parts = [body] if isinstance(body, bytes) else list(body)
         return await self.ask_slowly(method, path, headers, _job_source(parts), host=host, token=token, client=client)
 
@@ -111,14 +111,14 @@ class House:
         client: tuple[str, int] | None = HERE,
         denial: bool = True,
     ) -> Answer:
-        """Open a WebSocket. Status 101: it was accepted, and the body is the subprotocol; 0: it was just closed."""
+        """Open a WebSocket. Status 101: accepted, and the body is the subprotocol. Status 0: closed without a reply."""
         more = {"subprotocols": list(subprotocols), "extensions": EXTENSIONS if denial else {}}
         scope = _scope("websocket", path, headers, host, token, client) | more
         return await _answered(self.guard, scope, _connecting)
 
 
 async def call(app: Any, method: str, path: str, *, token: str | None = None) -> Answer:
-    """Call an application with nothing but a token; the method ``WS`` opens a WebSocket."""
+    """Call an application with only a token. The method ``WS`` opens a WebSocket."""
     kind = "websocket" if method == "WS" else "http"
     scope = _scope(kind, path, (), "localhost", token, HERE)
     if kind == "http":
@@ -126,10 +126,10 @@ async def call(app: Any, method: str, path: str, *, token: str | None = None) ->
     return await _answered(app, scope | {"subprotocols": [], "extensions": EXTENSIONS}, _connecting)
 
 
-def application(house: House) -> FastAPI:
-    """Make an application with a route for each scope."""
+def application(guarded_app: GuardedApp) -> FastAPI:
+    """Build an application with a route for each scope."""
     api = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    api.state.auth = house.door
+    api.state.auth = guarded_app.auth
     problems.install(api)
 
     def told(caller: Principal) -> Response:
@@ -141,7 +141,7 @@ def application(house: House) -> FastAPI:
         async def handle(request: Request) -> Response:
             caller = await authorise(request, scope)
             size = len(await request.body())
-            house.seen.append(f"{request.method} {path} {size}")
+            guarded_app.seen.append(f"{request.method} {path} {size}")
             return told(caller)
 
         api.add_api_route(path, handle, methods=methods)
@@ -187,7 +187,7 @@ def application(house: House) -> FastAPI:
         except Problem as problem:
             await refuse_socket(websocket, problem)
             return
-        house.seen.append(f"socket {caller.who}")
+        guarded_app.seen.append(f"socket {caller.who}")
         await websocket.accept(subprotocol=subprotocol_of(websocket))
         await websocket.close()
 
@@ -196,9 +196,9 @@ def application(house: House) -> FastAPI:
     return api
 
 
-def connection(house: House, scope: dict[str, Any]) -> HTTPConnection:
-    """Return what a route is called with."""
-    return HTTPConnection(scope | {"app": house.app})
+def connection(guarded_app: GuardedApp, scope: dict[str, Any]) -> HTTPConnection:
+    """Return the connection that a route gets."""
+    return HTTPConnection(scope | {"app": guarded_app.app})
 
 
 def _scope(
