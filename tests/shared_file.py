@@ -1,4 +1,4 @@
-"""A store in the SQLite file of another program, without such a program."""
+"""A store in the SQLite file of another program, without that program."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ DEFERRED = "deferred+"  # Before the address of a Redis store.
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Connect as a project does: in autocommit, for any thread."""
+    """Connect as a project does: in autocommit mode, for use in any thread."""
     return sqlite3.connect(path, isolation_level=None, check_same_thread=False)
 
 
 def open_shared_file(folder: Path, namespace: str, clock: Clock, *, synchronous: str = "FULL") -> Store:
-    """Make an unopened store whose tables are in a file with others, through Python's own SQLite."""
+    """Return an unopened store whose tables share a file with others, through Python's own SQLite."""
     path = folder / "project.db"
 
     def connect_anew() -> tuple[sqlite3.Connection, Callable[[], None]]:
@@ -39,7 +39,7 @@ def open_shared_file(folder: Path, namespace: str, clock: Clock, *, synchronous:
 
 
 def open_hasty_shared_file(folder: Path, namespace: str, clock: Clock) -> Store:
-    """Make the same store, without waiting for the disk."""
+    """Return the same store with synchronous=NORMAL, so that commits do not wait for the disk."""
     return open_shared_file(folder, namespace, clock, synchronous="NORMAL")
 
 

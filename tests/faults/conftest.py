@@ -1,4 +1,4 @@
-"""Real worker processes on a real file, to be killed, frozen and starved."""
+"""Real worker processes on a real store, which tests kill, freeze and starve."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENCE = 30.0
 
 
 def wait_until(what: Callable[[], object], *, within: float = PATIENCE) -> float:
-    """Wait for something to become true; give how long it took."""
+    """Wait until a function returns a true value. Return the seconds that it took."""
     began = time.monotonic()
     while not what():
         assert time.monotonic() - began < within, f"not within {within} s"
@@ -57,7 +57,7 @@ def stopped(pid: int) -> bool:
 
 
 class WorkerProcess:
-    """A ``headway worker`` and the signals it gets."""
+    """A ``headway worker`` process that a test can send signals to."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -81,7 +81,7 @@ class WorkerProcess:
 
 
 class Yard:
-    """A folder with the tasks, a store, and workers that come and go. The store is a file in it unless it is named."""
+    """A folder with the tasks, a store (by default a file in the folder), and the workers that a test starts."""
 
     def __init__(self, folder: Path, store: str | None = None, transient: str | None = None) -> None:
         self.folder = folder
@@ -107,7 +107,7 @@ class Yard:
         environment: dict[str, str] | None = None,
         stderr: IO[bytes] | None = None,
     ) -> WorkerProcess:
-        """Start a worker and wait until the store knows it."""
+        """Start a worker and wait until it is registered in the store."""
         known = {worker.worker_id for worker in self.app.stats().workers}
         process = subprocess.Popen(
             [sys.executable, "-m", "headway", "worker", app, "--log-level", "warning", *options],
@@ -122,7 +122,7 @@ class Yard:
         return worker
 
     def freeze(self, worker: WorkerProcess, *, whole_tree: bool = True) -> None:
-        """Stop a worker's processes, or its parent alone, at a moment when none of them holds the file's lock."""
+        """Stop a worker's processes, or only its parent, at a moment when none of them holds the lock of the file."""
         while True:
             worker.send(signal.SIGSTOP, whole_tree=whole_tree)
             pids = tree(worker.pid) if whole_tree else [worker.pid]

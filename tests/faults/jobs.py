@@ -1,4 +1,4 @@
-"""The tasks that are made to suffer. Each leaves a mark in a file when it starts and when it ends."""
+"""The tasks of fault tests. Each writes a mark into a file when it starts and when it ends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def quick(number: int) -> int:
 
 @app.task(name="hoard")
 async def hoard() -> int:
-    """Open files until there is no descriptor left, and hold them until a file called ``enough`` is there."""
+    """Open files until no descriptor is left, and hold them until a file called ``enough`` exists."""
     held = []
     try:
         while True:
@@ -147,7 +147,7 @@ def leave_grandchild() -> None:
 
 @app.task(name="leave_programs", executor="process")
 def leave_programs(seconds: float) -> int:
-    """Start a program, and one that leaves the group and loses its parent."""
+    """Start a program that stays in the process group, and one that leaves it and loses its parent."""
     child = subprocess.Popen(["sleep", "1000"])
     mark(f"program {child.pid}")
     subprocess.run(["sh", "-c", "setsid sh -c 'echo program $$ >> marks; exec sleep 1000' &"], check=True)
@@ -270,7 +270,7 @@ def where_process(number: int) -> None:
 
 @app.task(name="until_told")
 async def until_told(name: str) -> int:
-    """Run until a file of this name is there."""
+    """Run until a file of this name exists."""
     mark(f"until_told {name} {os.getpid()}")
     while not MARKS.with_name(name).exists():  # noqa: ASYNC110
         await asyncio.sleep(0.01)

@@ -38,7 +38,7 @@ SERVERS: dict[str, Callable[[Path], Server]] = {
 
 
 class Load:
-    """Submits jobs from a thread of its own, and remembers which ones the store acknowledged."""
+    """A thread that submits jobs and records which ones the store acknowledged."""
 
     def __init__(self, yard: Yard) -> None:
         self._yard = yard
@@ -63,7 +63,7 @@ class Load:
                 self.refused[problem.code] += 1
 
     def more(self, count: int = 20) -> None:
-        """Wait until further jobs are acknowledged."""
+        """Wait until this many further jobs are acknowledged."""
         wanted = len(self.acknowledged) + count
         wait_until(lambda: len(self.acknowledged) >= wanted)
 
@@ -75,7 +75,7 @@ def all_completed(yard: Yard, ids: list[str]) -> bool:
 
 @contextlib.contextmanager
 def a_yard(folder: Path, store: str | None = None) -> Iterator[tuple[Yard, Path]]:
-    """A folder with the tasks, and a worker of it that writes its log into a file."""
+    """Yield a folder with the tasks and a worker, and the log file of the worker."""
     place = folder / "yard"
     place.mkdir()
     (place / "drills.py").write_text(APP)
@@ -153,7 +153,7 @@ class Disk:
         self._filler = path / "filler"
 
     def fill(self) -> None:
-        """Write until not a byte more fits."""
+        """Write until the file system is full."""
         with self._filler.open("wb", buffering=0) as file:
             for size in (1 << 16, 1 << 9, 1):
                 with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The ladder over real worker processes that are killed at random while it is full: no count ever exceeds a limit."""
+"""The ladder with real worker processes that are killed at random while it is full: no count ever exceeds a limit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WORKERS, SLOTS = 3, 3
 
 
 class Run(NamedTuple):
-    """One attempt, by the one clock that all processes of a machine share."""
+    """One attempt, timed by the monotonic clock that all processes of a machine share."""
 
     rung: str
     began: int
@@ -101,7 +101,7 @@ def _storm(yard: Yard, chance: random.Random, *, seconds: float) -> None:
 
 
 class _Watcher(threading.Thread):
-    """Looks at the store as often as it can, and notes whatever breaks a limit."""
+    """A thread that reads the store as often as it can, and records each limit that is exceeded."""
 
     def __init__(self, yard: Yard) -> None:
         super().__init__(daemon=True)
@@ -143,7 +143,7 @@ def _kill(worker: WorkerProcess, died: dict[int, int]) -> None:
 
 
 def _runs(yard: Yard, died: dict[int, int]) -> list[Run]:
-    """Read what ran when. A run that was killed lasted at least until its last mark."""
+    """Read the runs from the marks. A killed run lasted at least until its last mark."""
     began: dict[tuple[str, str, str], int] = {}
     last: dict[tuple[str, str, str], int] = {}
     runs: list[Run] = []
@@ -161,7 +161,7 @@ def _runs(yard: Yard, died: dict[int, int]) -> list[Run]:
 
 
 def _most(runs: list[Run], *rungs: str) -> int:
-    """Recount how many of these ran at the same moment, at most."""
+    """Return the largest number of these runs at any moment."""
     changes = sorted(change for run in runs if run.rung in rungs for change in ((run.began, 1), (run.ended, -1)))
     running = most = 0
     for _, change in changes:

@@ -1,4 +1,4 @@
-"""Limits over real worker processes, recounted from the marks that the jobs themselves leave."""
+"""Limits with real worker processes, recounted from the marks that the jobs write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ACCOUNTS = 3
 
 
 class Run(NamedTuple):
-    """One attempt of a job, by the one clock that all processes of a machine share."""
+    """One attempt of a job, timed by the monotonic clock that all processes of a machine share."""
 
     number: int
     account: int
@@ -30,7 +30,7 @@ class Run(NamedTuple):
 
 
 def runs_of(yard: Yard, *, dead_pid: int | None = None, died: int | None = None) -> list[Run]:
-    """Read what ran when. What a killed process had begun ended when it was gone."""
+    """Read the runs from the marks. The unfinished runs of a killed process ended when it was gone."""
     began: dict[tuple[int, int], int] = {}
     runs: list[Run] = []
     for line in yard.marks("capped "):
@@ -48,7 +48,7 @@ def runs_of(yard: Yard, *, dead_pid: int | None = None, died: int | None = None)
 
 
 def most_at_once(runs: Iterable[Run]) -> int:
-    """Recount how many ran at the same moment, at most."""
+    """Return the largest number of runs at any moment."""
     changes = sorted(
         change for run in runs for change in ((run.began, 1), (run.ended or time.monotonic_ns(), -1))
     )  # An end comes before a start of the same moment.
@@ -60,7 +60,7 @@ def most_at_once(runs: Iterable[Run]) -> int:
 
 
 def start_two(yard: Yard) -> tuple[WorkerProcess, WorkerProcess]:
-    """Start two workers that both get jobs: the first has no slots for more than half of what the limit allows."""
+    """Start two workers that both get jobs, because the first has too few slots for all that the limit allows."""
     first = yard.start("--slots", "1")
     second = yard.start()
     wait_until(lambda: {first.runner, second.runner} <= {run.pid for run in runs_of(yard)})
@@ -68,7 +68,7 @@ def start_two(yard: Yard) -> tuple[WorkerProcess, WorkerProcess]:
 
 
 def kill_in_mid_job(yard: Yard, worker: WorkerProcess) -> tuple[int, int]:
-    """Kill a worker with all its processes just after a job of it has begun; give its runner, and when it was gone."""
+    """Kill a worker with all its processes just after a job has begun. Return its runner and the time of its end."""
     pid = worker.runner
 
     def is_busy() -> bool:

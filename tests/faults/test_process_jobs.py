@@ -1,4 +1,4 @@
-"""What a job in a process of its own has started ends with the job, and with the worker."""
+"""Programs that a job in its own process has started end with the job, and with the worker."""
 
 from __future__ import annotations
 

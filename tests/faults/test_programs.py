@@ -1,4 +1,4 @@
-"""What happens to programs when the workers that run them die."""
+"""Programs of commands end when the workers that run them die."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ while :; do sleep 1; done
 
 
 class Scene:
-    """A worker whose program is up."""
+    """A worker whose program runs."""
 
     def __init__(self, yard: Yard) -> None:
         self.yard = yard

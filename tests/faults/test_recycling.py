@@ -1,4 +1,4 @@
-"""Processes that are replaced after a number of jobs or for their memory, while jobs run and while they are killed."""
+"""Replacement of processes after a number of jobs or for their memory, while jobs run and processes are killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pids(yard: Yard, starting: str = "where") -> list[int]:
 
 
 def ended_once(jobs: list[Job[object]]) -> bool:
-    """Whether all jobs completed in their first attempt."""
+    """Return whether all jobs completed in their first attempt."""
     return {(job.record().state, job.record().attempts) for job in jobs} == {("completed", 1)}
 
 

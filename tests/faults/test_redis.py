@@ -1,4 +1,4 @@
-"""Real workers on a Redis or Valkey server that is killed, emptied, flushed and cut off."""
+"""Real workers on a Redis or Valkey server that is killed, emptied, flushed and disconnected."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def yard(tmp_path: Path) -> Iterator[Yard]:
 
 
 class OwnYard(Yard):
-    """A yard whose server is its own, so that it may suffer."""
+    """A yard with a server of its own, so that a test may damage it."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.server = Valkey(folder / "server", 'save ""', *options)

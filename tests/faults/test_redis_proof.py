@@ -1,4 +1,4 @@
-"""Long runs on a Redis or Valkey server under a nemesis: in ``make proof``."""
+"""Long runs with random faults on a Redis or Valkey server, in ``make proof``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_nothing_acknowledged_is_lost_while_the_server_suffers(
     workers = [own.start("--slots", "4") for _ in range(2)]
 
     def restart_workers() -> None:
-        """Do what a supervisor does: a worker that was cut off for longer than its leases last has ended itself."""
+        """Restart ended workers as a supervisor does. A worker without a connection ends when its leases expire."""
         for index, worker in enumerate(workers):
             if not worker.running:
                 workers[index] = own.start("--slots", "4")

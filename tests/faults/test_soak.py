@@ -1,4 +1,4 @@
-"""Long runs under a nemesis: in ``make proof``. At the end everything is drained and counted."""
+"""Long runs with random faults, in ``make proof``. At the end everything is drained and counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real workers that take durable jobs from a file and transient ones from a server, which comes and goes."""
+"""Real workers with durable jobs from a file and transient ones from a server that stops and starts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 
 class PairedYard(Yard):
-    """A yard whose transient jobs wait at a server of its own, which keeps nothing over a restart."""
+    """A yard with a server of its own for transient jobs, which loses them at a restart."""
 
     def __init__(self, folder: Path) -> None:
         self.server = Valkey(folder / "server", 'save ""')
@@ -44,7 +44,7 @@ class PairedYard(Yard):
         return most
 
     def send(self, count: int, seconds: float = 0.0) -> None:
-        """Send transient jobs; those that are refused are not sent."""
+        """Send transient jobs."""
         self.app.enqueue_many(self.app.tasks["passing"].call(number, seconds) for number in range(count))
 
     def has_ended(self, count: int) -> bool:
@@ -177,7 +177,7 @@ def _answers(port: int) -> bool:
 
 
 def _sent(yard: PairedYard) -> bool:
-    """Send one transient job, if the server takes it by now."""
+    """Send one transient job. Return whether the server accepted it."""
     try:
         yard.send(1)
     except StoreUnavailable:

@@ -1,4 +1,4 @@
-"""A worker process outlives every text and every damaged row that it finds in its store."""
+"""A worker process survives every text and every damaged row in its store."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def submit_hostile(yard: Yard) -> list[JobId]:
 
 
 async def submit_damaged(yard: Yard, store_name: str) -> list[JobId]:
-    """Submit jobs, and damage the row of each in another way. Limits are left out: without a rule they are not read."""
+    """Submit jobs, and damage the row of each in another way, except limits, which are not read without a rule."""
     damages = {name: damage for name, damage in DAMAGES[store_name].items() if "limits" not in name}
     store, damaged = await yard.app.client.store(), []
     for damage in damages.values():

@@ -1,4 +1,4 @@
-"""What happens to jobs when the processes that run them die, freeze or misbehave."""
+"""Jobs whose processes die, freeze or misbehave."""
 
 from __future__ import annotations
 

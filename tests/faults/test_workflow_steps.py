@@ -1,4 +1,4 @@
-"""A process is killed at each statement of finish, release, cancel and retry: nothing hangs or fires twice."""
+"""A process is killed at each statement of finish, release, cancel and retry: no job hangs or fires twice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DURABLE = ["sqlite", "redis", "postgres"]
 
 @pytest.fixture(scope="module")
 def expected() -> Outcome:
-    """What the workflow comes to if no process is killed."""
+    """Return the outcome of the workflow when no process is killed."""
 
     async def run() -> Outcome:
         store = MemoryStore(clock=ManualClock())
@@ -71,7 +71,7 @@ def test_a_process_killed_at_any_statement_leaves_a_workflow_that_ends_as_planne
 
 
 def _struck(address: str, passage: int, folder: Path, expected: Outcome) -> bool:
-    """Play the workflow in a process that dies at a statement, and go on with it. Return whether the process died."""
+    """Run the workflow in a process that dies at a statement, then continue it. Return whether the process died."""
     struck = folder / "struck"
     ended = subprocess.run(
         [sys.executable, "-m", workflow_steps.__name__, address],

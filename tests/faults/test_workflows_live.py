@@ -1,4 +1,4 @@
-"""Random graphs and batches while workers are killed: nothing hangs, nothing fires twice, and every count is right."""
+"""Random graphs and batches while workers are killed: no job hangs, no callback fires twice, and counts are right."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DURABLE = ["sqlite", "redis", "postgres"]
 
 
 class Part(NamedTuple):
-    """A member of a batch, how it ends if it runs, and the members that it waits for."""
+    """A member of a batch: how it ends if it runs, and the members that it waits for."""
 
     label: str
     fails: bool
@@ -43,7 +43,7 @@ class Part(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """A batch, what its members should come to, and its callbacks."""
+    """A batch, the expected ends of its members, and its callbacks."""
 
     batch: Batch[Any]
     parts: list[Part]
@@ -53,7 +53,7 @@ class Flow(NamedTuple):
 
 
 class Storm(NamedTuple):
-    """What happened while workers were killed."""
+    """Counts of killed processes and of their effects on jobs."""
 
     killed: int  # Processes.
     interrupted: int  # Members whose worker died while they ran.
@@ -190,7 +190,7 @@ def _begin(yard: Yard, chance: random.Random, name: str) -> Flow:
 
 
 def _finish(yard: Yard, flows: list[Flow]) -> None:
-    """Wait until no job of the flows can be waited for any more."""
+    """Wait until all jobs and callbacks of the flows have ended."""
     for flow in flows:
         flow.batch.join(timeout=120)
     callbacks = [job for flow in flows for job in (flow.then, flow.on_failure, flow.on_done)]
@@ -198,7 +198,7 @@ def _finish(yard: Yard, flows: list[Flow]) -> None:
 
 
 def _check(yard: Yard, flow: Flow, *, rounds: int) -> None:
-    """Compare a flow that has come to its end with what it should come to, and its counts with a recount."""
+    """Compare an ended flow with its expected result, and its counts with a recount."""
     expected = _expected(flow.parts)
     jobs = {_label(job): job for job in yard.app.portal.run(_members(yard, flow.batch))}
     assert {label: job.state for label, job in jobs.items()} == expected
@@ -223,10 +223,10 @@ def _check(yard: Yard, flow: Flow, *, rounds: int) -> None:
 
 
 def _check_callback(yard: Yard, job: Job[Any], fires: int) -> None:
-    """A callback runs once for each round in which it fires. Only one that was interrupted runs more often.
+    """Check that a callback ran once for each round in which it fired, and more often only if it was interrupted.
 
-    A runner may be killed after a job has ended in it and before the store knows. Its parent then gives the job back
-    without an attempt in its history. The store counts how many jobs of all flows were given back.
+    A runner may be killed after a job has ended in it and before the store knows. Its parent then returns the job
+    without an attempt in its history. The store counts how many jobs of all flows were returned.
     """
     record = job.record()
     assert record.state is (State.COMPLETED if fires else State.CANCELLED)
@@ -248,7 +248,7 @@ async def _members(yard: Yard, batch: Batch[Any]) -> list[JobRecord]:
 
 
 def _expected(parts: list[Part]) -> dict[str, State]:
-    """Return how each member ends, whatever is killed meanwhile."""
+    """Return how each member ends, whichever processes are killed."""
     states: list[State] = []
     for part in parts:
         bad = any(states[source] is not State.COMPLETED for source in part.sources)

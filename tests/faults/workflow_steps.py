@@ -1,7 +1,7 @@
-"""A workflow that fails and is cancelled, and is retried each time, in a process that may be killed at any statement.
+"""A workflow that fails, is cancelled and is retried, in a process that may be killed at any statement.
 
-Every verb may be repeated, so a process that is started again goes on where the killed one stopped. The process passes
-the failpoint ``statement`` before each statement to the database and ``statement.after`` behind it.
+Every verb may be repeated, so a new process continues where the killed one stopped. The process passes the failpoint
+``statement`` before each statement to the database and ``statement.after`` behind it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CALLBACKS = {"then": EdgeRule.CANCEL, "on_failure": EdgeRule.ON_FAILURE, "on_don
 
 
 class Outcome(NamedTuple):
-    """All that a workflow comes to."""
+    """The final states and counts of a workflow."""
 
     states: dict[str, State]
     batches: dict[str, tuple[str, int, int, int, int, int]]
@@ -60,7 +60,7 @@ def a_node(name: str, after: Sequence[tuple[str, EdgeRule]] = (), *, member: boo
 
 
 async def play(store: Store) -> None:
-    """Play the workflow, or go on with it."""
+    """Run the workflow, or continue it."""
     worker = WorkerInfo(worker_id="w", host="w", pid=1, slots=9, reserved=0, offers=(), version="1")
     await store.renew(Heartbeat(worker, LEASE_MS, 0, register=True))
     await store.renew(Heartbeat(worker, LEASE_MS, 0))  # Leases that a killed process had are given back.
@@ -73,7 +73,7 @@ async def play(store: Store) -> None:
 
 
 async def _play_first(store: Store) -> None:
-    """Run a graph of which a member fails, and retry it: what waits for the member waits again."""
+    """Run a graph in which a member fails, and retry it, so that its dependants wait again."""
     members = [a_node(name, AFTER.get(name, ())) for name in NAMES]
     callbacks = [a_node(name, [(FIRST, rule)], member=False) for name, rule in CALLBACKS.items()]
     await store.submit_graph(Graph([*members, *callbacks], NewBatch(FIRST, "first", open=False)))
@@ -95,7 +95,7 @@ async def _play_second(store: Store) -> None:
 
 
 async def outcome(store: Store) -> Outcome:
-    """Read what the workflow came to, and compare the counts of its batches with a recount."""
+    """Return the outcome of the workflow, after comparing the counts of its batches with a recount."""
     jobs = await store.find(JobQuery(limit=1_000))
     batches: dict[str, tuple[str, int, int, int, int, int]] = {}
     for batch_id in (FIRST, SECOND):
@@ -119,7 +119,7 @@ async def _batch(store: Store, batch_id: BatchId) -> BatchRecord:
 
 
 async def _work(store: Store) -> None:
-    """Run jobs until none is left to claim."""
+    """Run jobs until none can be claimed."""
     finished: list[Report] = []
     asked = 0
     while True:

@@ -1,4 +1,4 @@
-"""A client of sessions, as tests need it."""
+"""A client of sessions for tests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Dialogue:
         return message
 
     async def until(self, wanted: bytes) -> bytes:
-        """Read data until it holds this."""
+        """Read data until it contains this."""
         read = b""
         while wanted not in read:
             message = await self.hear()
@@ -54,7 +54,7 @@ class Dialogue:
         await self.socket.send(json.dumps({"type": kind, **values}))
 
     async def rest(self) -> tuple[list[Any], int | None, str]:
-        """Read to the end. Gives the messages, the code and the reason."""
+        """Read until the session is closed. Return the messages, the code and the reason."""
         found: list[Any] = []
         while True:
             try:
@@ -66,7 +66,7 @@ class Dialogue:
 
 @asynccontextmanager
 async def knock(address: str, *, headers: dict[str, str] | None = None, **query: Any) -> AsyncIterator[Dialogue]:
-    """Connect, whatever the answer will be."""
+    """Connect without expecting a certain reply."""
     if "parameters" in query and not isinstance(query["parameters"], str):
         query["parameters"] = json.dumps(query["parameters"])
     uri = f"{address.replace('http', 'ws', 1)}/api/v1/interactive?{urlencode(query)}"
@@ -80,7 +80,7 @@ async def knock(address: str, *, headers: dict[str, str] | None = None, **query:
 
 @asynccontextmanager
 async def opened(address: str, task: str, **query: Any) -> AsyncIterator[Dialogue]:
-    """Open a session that is admitted."""
+    """Open a session and expect it to be admitted."""
     async with knock(address, task_type=task, **query) as dialogue:
         await dialogue.expect("started")
         yield dialogue
@@ -88,7 +88,7 @@ async def opened(address: str, task: str, **query: Any) -> AsyncIterator[Dialogu
 
 @asynccontextmanager
 async def resumed(address: str, task_id: str, secret: str, **query: Any) -> AsyncIterator[Dialogue]:
-    """Come back to a session."""
+    """Resume a session."""
     async with knock(address, task_id=task_id, resume=secret, **query) as dialogue:
         await dialogue.expect("started")
         yield dialogue

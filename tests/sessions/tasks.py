@@ -1,4 +1,4 @@
-"""Interactive tasks for the tests of sessions, in this process and in workers' own."""
+"""Interactive tasks for the tests of sessions, in this process and in the workers' processes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def make_app(address: str, **settings: Any) -> Headway:
 
 
 def __getattr__(name: str) -> Any:
-    """Make ``app`` for workers, at the address that the environment gives them."""
+    """Create ``app`` for workers, with the store address of the environment."""
     if name != "app":
         raise AttributeError(name)
     return make_app(os.environ["HEADWAY_STORE"])

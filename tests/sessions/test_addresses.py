@@ -1,4 +1,4 @@
-"""Workers and servers dial the addresses that servers of their store have signed, and no others."""
+"""Addresses of session servers: workers and servers connect only to those that a server of their store has signed."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_what_one_process_has_signed_another_accepts(store: Store) -> None
 
 
 class Listener:
-    """Counts who connects."""
+    """A server that counts its connections."""
 
     def __init__(self) -> None:
         self.connected = 0
@@ -121,7 +121,7 @@ def api(app: Headway) -> FastAPI:
 
 
 async def corpus(app: Headway, port: int) -> list[str]:
-    """Name addresses that lead to the listener, unsigned, or with the signature of another one."""
+    """Return addresses that lead to the listener, unsigned or with the signature of another one."""
     opener = app.client.store
     _, _, signature = (await AddressSigner(opener).sign(GOOD)).partition(" ")
     place = f"127.0.0.1:{port}"

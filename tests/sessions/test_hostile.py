@@ -1,4 +1,4 @@
-"""Clients and would-be workers who mean no good, or make mistakes."""
+"""Hostile or faulty clients and workers of sessions."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ async def test_a_client_that_does_not_read_holds_the_task_up(app: Headway, api: 
 
 
 async def dial(address: str, job_id: str, proof: str | None, **options: Any) -> int:
-    """Try to be a session's worker. Gives the status of the refusal."""
+    """Try to connect as a session's worker. Return the status of the refusal."""
     headers = {} if proof is None else {PROOF: proof}
     with pytest.raises(InvalidStatus) as problem:
         async with connect(f"{address.replace('http', 'ws')}{PATH}{job_id}", additional_headers=headers, **options):
@@ -204,7 +204,7 @@ async def test_nobody_else_is_let_in_as_its_worker(app: Headway, api: FastAPI, a
 
 
 async def test_what_a_worker_says_is_checked(app: Headway, api: FastAPI, address: str) -> None:
-    """A worker may not speak in the server's name, nor say more than it has credit for."""
+    """A worker may not send the server's messages, nor send more than its credit allows."""
     sessions = api.state.service.sessions
     for message in ('{"type":"result","status":"completed"}', "garbage", b"x" * 60_000):
         async with opened(address, "deaf") as client:

@@ -1,4 +1,4 @@
-"""Sessions across real processes: several that serve at one port, workers on each store, workers over HTTP, deaths."""
+"""Sessions across real processes: several servers at one port, workers on each store, HTTP workers, and crashes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOWHERE = "sqlite:////nowhere/at/all.db"  # Opening it would fail.
 
 
 class Site:
-    """A store, processes that serve it at one port, and a worker."""
+    """A store, server processes at one port, and a worker."""
 
     def __init__(self, folder: Path, store: str) -> None:
         self.folder = folder
@@ -106,7 +106,7 @@ def sqlite_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sit
 
 
 async def go_through(site: Site) -> None:
-    """Open, talk, resize, go and come back several times, be denied, be halted."""
+    """Open, talk, resize, leave and resume several times, be denied, and be halted."""
     job = Headway(site.store).task(name="work")(_work)
     await warm_up(site)
     async with opened(site.address, "echo", parameters={"prompt": "> "}) as client:
@@ -143,7 +143,7 @@ async def go_through(site: Site) -> None:
 
 
 async def warm_up(site: Site) -> None:
-    """Wait until the worker is quick: on a busy machine its first second may be too short for a session to begin."""
+    """Open sessions until one starts. On a busy machine the worker may be too slow for that in its first second."""
     async with asyncio.timeout(PATIENCE):
         while True:
             async with knock(site.address, task_type="echo") as client:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @asynccontextmanager
 async def running(app: Headway) -> AsyncIterator[str]:
-    """Serve and work. Gives the address."""
+    """Serve and work. Yields the address."""
     async with app, served(headway_api(app)) as address, Worker(app):
         yield address
 
@@ -45,7 +45,7 @@ async def status(app: Headway, task_id: str) -> str:
 
 
 async def ended(app: Headway, task_id: str) -> Any:
-    """Return the job once it has ended."""
+    """Wait until the job has ended, and return it."""
     return await app.client.ended(JobId(task_id), 10)
 
 

@@ -1,4 +1,4 @@
-"""Programs under a terminal: what is typed, what is shown, sizes, exit codes, and that nothing outlives its session."""
+"""Programs on a terminal: input, output, sizes, exit codes, and no process that outlives its session."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class Typist:
-    """A session's context without a session."""
+    """The context of a session, without a session."""
 
     def __init__(self, *lines: str) -> None:
         self.size = (24, 80)

@@ -1,4 +1,4 @@
-"""A server for broker and ledger that each test finds empty, apps on it, and workers that end with the test."""
+"""An empty server for broker and ledger, apps on it, and workers that end with the test."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _server() -> Valkey:
 
 @pytest.fixture
 def server() -> Valkey:
-    """Shared by tests that only want an empty one."""
+    """Return the shared server, emptied."""
     server = _server()
     server.ask("FLUSHALL")
     return server
@@ -50,7 +50,7 @@ def broker(server: Valkey) -> str:
 
 @pytest.fixture
 def make(broker: str) -> Iterator[MakeApp]:
-    """Make apps with queues; their connections are closed by themselves."""
+    """Yield a function that makes apps with queues. Their connections are closed at the end."""
     made: list[Celery] = []
 
     def make_one(url: str = broker, conf: dict[str, Any] | None = None, **options: Any) -> Celery:
@@ -65,7 +65,7 @@ def make(broker: str) -> Iterator[MakeApp]:
 
 
 def close(app: Celery) -> None:
-    """Close all that an app has opened."""
+    """Close all connections of an app."""
     balancer_of(app).ledger.close()
     pools.reset()  # type: ignore[no-untyped-call] # They are shared by all apps with the same broker.
     backend = app.backend
@@ -92,7 +92,7 @@ def balancer(app: Celery) -> Balancer:
 
 @pytest.fixture
 def start_worker(broker: str, tmp_path: Path) -> Iterator[StartWorker]:
-    """Start workers on the test's broker."""
+    """Yield a function that starts workers on the test's broker."""
     started: list[CeleryWorker] = []
 
     def start(**more: Any) -> CeleryWorker:

@@ -1,4 +1,4 @@
-"""A Celery project for tests: where its broker is, and how it was installed, is in the environment."""
+"""A Celery project for tests. The environment names its broker and the options of its installation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONF: dict[str, Any] = json.loads(os.environ.get("PROJECT_CONF", "{}"))
 
 
 def make_app(broker: str, options: dict[str, Any] | None, conf: dict[str, Any] | None = None) -> Celery:
-    """Make an app with the tasks below; without options, nothing is installed."""
+    """Return an app with the tasks below. Without options, the integration is not installed."""
     app = Celery("project", broker=broker, backend=broker, set_as_current=False)
     app.conf.update(broker_connection_retry_on_startup=True, worker_hijack_root_logger=False, **(conf or {}))
     if options is not None:
@@ -35,7 +35,7 @@ def add(a: int, b: int) -> int:
 
 
 def note(path: str, text: str, user_id: str | None = None) -> None:
-    """Write a line with the time: what ran when."""
+    """Write a line with the time and a text to a file."""
     with Path(path).open("a") as file:
         file.write(f"{time.time():.4f} {text}\n")
 
@@ -46,7 +46,7 @@ def nap(path: str, text: str, seconds: float, user_id: str | None = None) -> Non
 
 
 def hold(path: str) -> None:
-    """Run until a file is there."""
+    """Run until a file exists."""
     note(f"{path}.began", str(os.getpid()))
     until = time.monotonic() + 60
     while not Path(path).exists() and time.monotonic() < until:
@@ -66,7 +66,7 @@ def again(self: Task, path: str, times: int, countdown: float = 0) -> str:
 
 
 def reject(self: Task, path: str, requeue: bool) -> None:
-    """Reject once; a message that comes back is done."""
+    """Reject the message once, and succeed when it returns."""
     note(path, "rejected" if not Path(path).exists() else "back")
     if Path(path).read_text().count("\n") == 1:
         raise Reject("not now", requeue=requeue)
@@ -81,7 +81,7 @@ def die() -> None:
 
 
 def fan_out(self: Task, path: str, count: int) -> None:
-    """Send tasks from within a task."""
+    """Send tasks from inside a task."""
     for number in range(count):
         self.app.tasks["project.note"].delay(path, f"child {number}")
 

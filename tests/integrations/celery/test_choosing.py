@@ -1,4 +1,4 @@
-"""Which queue a task goes to: shards, widths, ties, and what install refuses."""
+"""The choice of queues: shards, widths, ties, and options that install refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documentation says of routing is what the simulation gives, and what users paste works."""
+"""The documentation of routing agrees with the simulation, and its examples work."""
 
 from __future__ import annotations
 

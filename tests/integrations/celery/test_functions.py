@@ -1,4 +1,4 @@
-"""The functions of hand-written balancers, under their names: what their callers expect is true, and nothing drifts."""
+"""The functions of hand-written balancers under their old names do what their callers expect, without drift."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EACH = 40
 
 @pytest.fixture(autouse=True)
 def _current(balancer: Balancer) -> None:
-    """The functions work on the current app."""
+    """Make the app current, because the functions use the current app."""
 
 
 def test_loads_are_read_at_one_moment(app: Celery, server: Valkey) -> None:
@@ -144,7 +144,7 @@ def test_a_queue_set_elsewhere_in_the_store_is_not_believed(server: Valkey, bala
 
 
 def _produce(broker: str, barrier: object) -> None:
-    """Be four producers, each with an app and a connection of its own."""
+    """Run four producers, each with an app and a connection of its own."""
 
     def produce(app: Celery) -> None:
         barrier.wait()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The ledger alone, on a real server: counts are moved once, whatever comes twice, late or never."""
+"""The ledger alone, on a real server: it counts each task once, even if messages repeat, come late or are lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def count(ledger: Ledger, *members: str, queues: int = 3, **more: object) -> lis
 
 
 def shown(server: Valkey, queue: str) -> tuple[int, int]:
-    """What a reader with redis-cli sees."""
+    """Return the counts that redis-cli shows."""
 
     def number(kind: str) -> int:
         reply = server.ask("GET", f"queue:{queue}:{kind}")

@@ -1,4 +1,4 @@
-"""The ledger's client: replies match, sent commands are not lost, forks and threads get along."""
+"""The client of the ledger: replies match requests, sent commands are not lost, and forks and threads work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the ledger is: every address that Celery takes for a broker leads to the same server."""
+"""The location of the ledger: every broker address that Celery accepts leads to the same server."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_socket(make: MakeApp) -> None:
 
 @pytest.fixture
 def tls(server: Valkey, tmp_path: Path) -> Iterator[tuple[int, Path]]:
-    """The server behind TLS: a port and the certificate to trust."""
+    """Yield a TLS proxy of the server: its port and the certificate to trust."""
     certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",

@@ -1,4 +1,4 @@
-"""The long proof: forty thousand tasks, some revoked, some failing, and workers that are killed all the while."""
+"""A long run: forty thousand tasks, some revoked or failing, while workers are killed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONF = {
 
 
 def depth(server: Valkey) -> int:
-    """Count what the broker has."""
+    """Return the number of messages in the broker."""
     lists = sum(int(server.ask("LLEN", f"queue_{number}")[1:]) for number in range(20))
     return lists + int(server.ask("HLEN", "unacked")[1:])
 
@@ -78,7 +78,7 @@ def test_after_forty_thousand_tasks_and_random_kills_the_ledger_equals_a_recount
 
 
 def _send(app: Celery, chance: random.Random) -> None:
-    """Send all, one by one; revoke one in a hundred, at once and again at the end: a worker forgets it when it dies."""
+    """Send all tasks one by one. Revoke one in a hundred, and again at the end, because killed workers forget it."""
     good, bad = app.tasks["project.ignore"], app.tasks["project.fail"]
     revoked: list[str] = []
     for _ in range(TASKS):

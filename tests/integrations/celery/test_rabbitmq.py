@@ -1,4 +1,4 @@
-"""RabbitMQ as the broker, with the ledger on Redis: a real one, from Debian's package."""
+"""RabbitMQ from Debian's package as the broker, with the ledger on Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger is held against the broker: what is missing there is dropped, what no sender counted is adopted."""
+"""Reconciling the ledger with the broker: it drops counts without a message, and adopts messages without a count."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_key_prefix_of_the_broker_is_respected(make: MakeApp, server: Valkey) 
 
 @pytest.fixture
 def other(server: Valkey, tmp_path: Path) -> Iterator[Celery]:
-    """An app whose broker is not on a Redis server, as RabbitMQ: files stand in for it."""
+    """Yield an app whose broker is not a Redis server, as with RabbitMQ. Files replace the broker."""
     folder = tmp_path / "broker"
     folder.mkdir()
     conf = {

@@ -1,4 +1,4 @@
-"""What is sent: every way to send a task is balanced and counted, and what was not sent is not."""
+"""The hook on sending: each way to send a task is balanced and counted, and an unsent task is not."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.servers import Valkey
 
 
 def waiting() -> dict[str, int]:
-    """What waits in each queue that is not empty."""
+    """Return the pending counts of queues that are not empty."""
     return {queue: pending for queue, (pending, _) in get_all_queue_loads().items() if pending}
 
 
 def listed(server: Valkey, queue: str) -> list[dict[str, Any]]:
-    """The messages that the broker has in a queue."""
+    """Return the messages of a queue in the broker."""
     found = []
     length = int(server.ask("LLEN", queue)[1:])
     for place in range(length):
@@ -43,14 +43,14 @@ def listed(server: Valkey, queue: str) -> list[dict[str, Any]]:
 
 
 def depth(server: Valkey) -> dict[str, int]:
-    """What the broker has."""
+    """Return the lengths of the queues in the broker."""
     found = {f"queue_{number}": int(server.ask("LLEN", f"queue_{number}")[1:]) for number in range(20)}
     return {queue: length for queue, length in found.items() if length}
 
 
 @pytest.fixture(params=["in one step", "in two"])
 def listened(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Where a listener follows what is published, a task's queue is chosen before it is sent."""
+    """Connect a listener to publishing, or not. With a listener, the queue of a task is chosen before it is sent."""
     if request.param == "in one step":
         yield
         return
@@ -107,7 +107,7 @@ def test_shared_tasks_are_balanced_too(app: Celery, server: Valkey) -> None:
 
 
 def operations(app: Celery, server: Valkey) -> Counter[str]:
-    """What a client asks of the server to send one task, functions counted as one."""
+    """Return the server commands that a client uses to send one task. A function counts as one."""
     note = app.tasks["project.note"]
     for _ in range(20):
         note.delay("x", "opens connections and declares queues")

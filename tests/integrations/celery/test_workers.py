@@ -1,4 +1,4 @@
-"""Real workers: whatever becomes of tasks, the numbers are true meanwhile and zero at rest."""
+"""Real workers: for every outcome of tasks, the counts are right meanwhile and zero at the end."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 def totals() -> tuple[int, int]:
-    """What waits and runs in all queues."""
+    """Return the waiting and running tasks of all queues."""
     loads = get_all_queue_loads().values()
     return sum(pending for pending, _ in loads), sum(running for _, running in loads)
 
 
 def rest(balancer: Balancer, shown: Path | None = None) -> None:
-    """Wait until nothing waits or runs, and see that nothing was lost on the way."""
+    """Wait until no task waits or runs, and check that none was lost."""
     eventually(lambda: totals() == (0, 0), "rest", lambda: (get_all_queue_loads(), balancer.ledger.figures()))
     assert balancer.ledger.check() == 0
     tally = balancer.ledger.figures().tally
@@ -82,7 +82,7 @@ def test_every_outcome_is_counted_once(
 
 
 class Evil:
-    """Makes a folder wherever it is unpickled."""
+    """An object that creates a folder when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""Real Celery workers in processes of their own, and ways to look at what they do."""
+"""Real Celery workers in their own processes, and readers of their marks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAST = {"lease": 3.0, "reconcile": 2.0}  # Deaths are noticed soon.
 
 
 def eventually(what: Callable[[], bool], title: str, shown: Callable[[], object] = str) -> None:
-    """Wait until something is true."""
+    """Wait until a condition is true."""
     until = time.monotonic() + PATIENCE
     while not what():
         assert time.monotonic() < until, f"{title}: not within {PATIENCE:.0f} s; {shown()}"
@@ -27,7 +27,7 @@ def eventually(what: Callable[[], bool], title: str, shown: Callable[[], object]
 
 
 class CeleryWorker:
-    """``celery worker`` on the test project."""
+    """A ``celery worker`` process of the test project."""
 
     def __init__(
         self, broker: str, folder: Path, *, pool: str = "prefork", name: str = "w", concurrency: int = 2,
@@ -63,13 +63,13 @@ class CeleryWorker:
         return self.log_path.read_text(errors="replace")
 
     def ready(self) -> CeleryWorker:
-        """Wait until it takes tasks."""
+        """Wait until the worker accepts tasks."""
         eventually(lambda: " ready." in self.log or self.process.poll() is not None, "a worker", lambda: self.log)
         assert self.process.poll() is None, self.log
         return self
 
     def stop(self) -> None:
-        """Let it finish what it runs."""
+        """Stop the worker after its running tasks."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -78,7 +78,7 @@ class CeleryWorker:
                 self.kill()
 
     def kill(self) -> None:
-        """End it and its children as a power cut would."""
+        """Kill the worker and its children, as a power failure would."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(PATIENCE)
@@ -88,12 +88,12 @@ StartWorker = Callable[..., CeleryWorker]
 
 
 def lines(path: Path) -> list[str]:
-    """What tasks have noted, without the times."""
+    """Return the lines that tasks have written, without the times."""
     return [line.split(" ", 1)[1] for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def times(path: Path) -> list[tuple[float, str]]:
-    """What tasks have noted, and when."""
+    """Return the lines that tasks have written, with the times."""
     if not path.exists():
         return []
     found = [line.split(" ", 1) for line in path.read_text().splitlines()]

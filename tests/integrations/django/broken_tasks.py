@@ -1,4 +1,4 @@
-"""Needs something that is not installed."""
+"""A module of tasks that cannot be imported, because a dependency is missing."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def database(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
-    """A database of our own, with the tables of the project and of Headway, made as any project makes them."""
+    """Create a database with the tables of the project and of Headway, as any project does."""
     from django.core.management import call_command
 
     from headway.integrations.django import queue
@@ -86,7 +86,7 @@ def database(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
 
 
 def use(entry: dict[str, Any]) -> None:
-    """Let the project have this database, here and in processes that are started."""
+    """Use this database in the project, here and in child processes."""
     from django.contrib.contenttypes.models import ContentType
     from django.db import connections
 
@@ -112,7 +112,7 @@ def _make_sqlite(folder: Path) -> dict[str, Any]:
 
 
 def table(name: str) -> str:
-    """Return what one of Headway's tables is called here."""
+    """Return the name of one of Headway's tables in this database."""
     from django.db import connection
 
     return f"headway.{name}" if connection.vendor == "postgresql" else f"headway_{name}"
@@ -120,7 +120,7 @@ def table(name: str) -> str:
 
 @pytest.fixture(autouse=True)
 def _empty(database: str) -> None:
-    """No job and no order of the test before."""
+    """Remove all jobs and orders before each test."""
     from django.db import connection
 
     from tests.integrations.django.shop.models import Order
@@ -132,14 +132,14 @@ def _empty(database: str) -> None:
 
 
 class Workers:
-    """``manage.py run_ioqueue`` processes; what they wrote is in a file each."""
+    """``manage.py run_ioqueue`` processes. Each writes its output to a file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, *options: str, settings: str = SETTINGS, wait: bool = True, poll: float = 0.5) -> Worker:
-        """Start a worker, and wait until it is ready. ``poll``: how often it looks if no submit wakes it."""
+        """Start a worker, and wait until it is ready. ``poll``: seconds between polls if no submit wakes it."""
         path = self._folder / f"worker-{len(self._processes)}.log"
         with path.open("wb") as file:
             process = subprocess.Popen(
@@ -188,7 +188,7 @@ def wait_until(what: Callable[[], object], worker: Worker | None = None, *, with
 
 
 def ended(job_id: str | None, worker: Worker | None = None) -> Any:
-    """Wait until a job has ended, and give it."""
+    """Wait until a job has ended, and return it."""
     from headway.integrations.django.models import IOJob
 
     wait_until(lambda: IOJob.objects.get(pk=job_id).status in ("done", "error"), worker)
@@ -204,7 +204,7 @@ def workers(database: str, tmp_path: Path) -> Iterator[Workers]:
 
 @pytest.fixture(scope="module")
 def worker(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    """One worker for all the tests of a module that only want their jobs run; by itself it seldom looks for them."""
+    """Start one worker for all tests of a module that only need their jobs run. It seldom polls."""
     made = Workers(tmp_path_factory.mktemp("worker"))
     yield made.start(poll=SELDOM)
     made.stop()

@@ -1,4 +1,4 @@
-"""The names of Django Tasks, wherever they are: in Django since 6.0, before that in a package of their own."""
+"""The names of Django Tasks: part of Django since 6.0, and before that in a package of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project for the tests: an app with a model and tasks, the admin, and jobs in whatever database a test chose."""
+"""A project for the tests: an app with a model and tasks, the admin, and jobs in the database that a test chose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs in the admin: what is shown, who may do what."""
+"""Jobs in the admin: the shown columns, and the permissions of each action."""
 
 # pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false, reportIndexIssue=false
 # (Django brings no types, and what pyright makes of its code is not always so.)
@@ -31,7 +31,7 @@ LIST = "/admin/ioqueue/iojob/"
 
 
 def client_of(*permissions: str, superuser: bool = False) -> Client:
-    """Log a user in who has these permissions."""
+    """Return a client of a user with these permissions."""
     User.objects.all().delete()
     user = User.objects.create_user("ana", is_staff=True, is_superuser=superuser)
     user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
@@ -111,7 +111,7 @@ XSS = [
 
 
 async def make_hostile_jobs(text: str) -> list[str]:
-    """Put jobs into the store whose every field is hostile: one that waits, one that runs, one that failed."""
+    """Put jobs into the store whose every field is hostile: one waits, one runs, one has failed."""
     store = await queue().client.store()
     await register(store, text)
     hostile = {"task": text, "lane": text, "tenant": text, "trace_id": text, "unique_key": text}

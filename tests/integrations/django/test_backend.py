@@ -1,4 +1,4 @@
-"""Django Tasks on the project's queue: what the framework promises of any backend that keeps results."""
+"""Django Tasks on the project's queue, with the guarantees of the framework for backends that keep results."""
 
 # pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false, reportIndexIssue=false
 # (Django brings no types, and what pyright makes of its code is not always so.)

@@ -1,4 +1,4 @@
-"""Workers that are killed, tasks that kill them, and many who write at once: no job is lost, none counts twice."""
+"""Killed workers, tasks that kill them, and concurrent writers: no job is lost, and none counts twice."""
 
 # pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false, reportIndexIssue=false
 # (Django brings no types, and what pyright makes of its code is not always so.)

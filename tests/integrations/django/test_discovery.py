@@ -1,4 +1,4 @@
-"""Tasks wherever a project declares them: workers find them, or the project is told which line is missing."""
+"""Tasks in any module of a project: workers find them, or name the missing line."""
 
 # pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false, reportIndexIssue=false
 # (Django brings no types, and what pyright makes of its code is not always so.)

@@ -1,4 +1,4 @@
-"""``@io_task``: declaring, submitting, what becomes of it when a transaction ends."""
+"""``@io_task``: declaring, submitting, and the end of the caller's transaction."""
 
 # pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false, reportIndexIssue=false
 # (Django brings no types, and what pyright makes of its code is not always so.)

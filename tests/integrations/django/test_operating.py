@@ -1,4 +1,4 @@
-"""``manage.py headway …``: an operator's commands on the project's own store."""
+"""``manage.py headway …``: the commands of operators on the project's own store."""
 
 # pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false, reportIndexIssue=false
 # (Django brings no types, and what pyright makes of its code is not always so.)

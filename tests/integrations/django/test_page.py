@@ -1,4 +1,4 @@
-"""The page for Django leads from an empty project to a running job, as it stands there."""
+"""The steps of the Django page lead from an empty project to a running job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DATABASE = "django_page"
 
 
 class Project:
-    """A folder with a project, made by the commands and files of the page."""
+    """A folder with a project, created by the commands and files of the page."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -48,7 +48,7 @@ class Project:
 
 
 def files_of_the_page(kind: str) -> list[tuple[str, str]]:
-    """Return the files that the page shows for a kind of database: their paths, from the first line, and their text."""
+    """Return path and text of the files that the page shows for a kind of database. The first line has the path."""
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     blocks = [block for block in blocks if kind == "postgresql" or "backends.postgresql" not in block]
     return [(block.partition("\n")[0].removeprefix("# "), block) for block in blocks]
@@ -76,7 +76,7 @@ def project(tmp_path: Path, kind: str) -> Project:
 
 
 def job_in(project: Project, kind: str, job_id: str) -> tuple[str, object]:
-    """Read how a job is getting on from the view, as any program might."""
+    """Read the status and result of a job from the view, as any program may."""
     asked = f"SELECT status, result FROM ioqueue_iojob WHERE id = '{job_id}'"
     if kind == "sqlite":
         with contextlib.closing(connect(project.folder / "db.sqlite3")) as raw:

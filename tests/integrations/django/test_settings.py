@@ -1,4 +1,4 @@
-"""The ``IOQUEUE_*`` settings, by their names and defaults, and what ``manage.py check`` says of wrong ones."""
+"""The ``IOQUEUE_*`` settings: names, defaults, and the messages of ``manage.py check``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DOCUMENTED: dict[str, Any] = {
 
 
 def found(**changed: Any) -> list[str]:
-    """Return the ids of what the checks say with these settings."""
+    """Return the ids of the messages of the checks with these settings."""
     with override_settings(**changed):
         return [message.id for message in run_checks(tags=["ioqueue"])]
 

@@ -1,4 +1,4 @@
-"""What is special about jobs in a project's SQLite file: one library, the caller's own connection and transaction."""
+"""Jobs in a project's SQLite file: one library, and the caller's own connection and transaction."""
 
 # pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false, reportIndexIssue=false
 # (Django brings no types, and what pyright makes of its code is not always so.)
@@ -161,7 +161,7 @@ def test_a_transaction_that_has_read_before_somebody_wrote_is_told_so_in_djangos
 
 @pytest.fixture
 def entry(database: str) -> Iterator[dict[str, Any]]:
-    """The entry of the database, which a test may change."""
+    """Yield the settings of the database, which a test may change."""
     before = dict(connections.settings["default"])
     yield dict(before)
     if connection.connection is not None:

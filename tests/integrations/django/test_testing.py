@@ -1,4 +1,4 @@
-"""A project's own tests: what one of them submits does not reach the next, and jobs run without a worker."""
+"""Tests of a project: jobs of one test do not reach the next, and jobs run without a worker."""
 
 # pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false, reportIndexIssue=false
 # (Django brings no types, and what pyright makes of its code is not always so.)
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.xdist_group("django"), both]
 
 
 def end_test(*, serialized: bool = False) -> None:
-    """Do what Django does after each test of a TransactionTestCase."""
+    """Clean up as Django does after each test of a TransactionTestCase."""
 
     class Case(TransactionTestCase):
         databases = {"default"}  # noqa: RUF012
@@ -51,7 +51,7 @@ def end_test(*, serialized: bool = False) -> None:
 
 
 def rows() -> dict[str, int]:
-    """Count the rows that tell of jobs, in every table that has any."""
+    """Return the number of rows about jobs in each table that has any."""
     found = {}
     with connection.cursor() as cursor:
         for name in ("job", "ready", "delayed", "lease", "outcome", "attempt", "transient", "unique_key", "idempotency",
@@ -102,7 +102,7 @@ def test_migrating_deletes_nothing() -> None:
 
 
 class _RolledBack:
-    """What ``TestCase`` does around a test."""
+    """The transaction and environment of a ``TestCase``."""
 
     def __init__(self) -> None:
         self._atomic: Any = transaction.atomic()

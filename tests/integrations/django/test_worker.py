@@ -203,7 +203,7 @@ def test_a_result_that_cannot_be_kept_is_a_failure_that_names_the_problem(worker
 
 
 def told_of(result: Any, worker: Worker) -> list[str]:
-    """Wait for the signal of a task that has finished, and return what it said."""
+    """Wait for the signal of a finished task, and return its texts."""
     told = Order.objects.filter(article__startswith=f"finished {result.id}")
     wait_until(told.exists, worker)
     return [order.article.split(maxsplit=2)[2] for order in told]

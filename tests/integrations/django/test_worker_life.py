@@ -1,4 +1,4 @@
-"""How a worker of a project starts, holds its jobs, and stops."""
+"""A project's worker: its start, its hold on jobs, and its stop."""
 
 from __future__ import annotations
 

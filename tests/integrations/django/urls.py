@@ -1,4 +1,4 @@
-"""The pages of the tests."""
+"""The URLs of the tests."""
 
 from __future__ import annotations
 

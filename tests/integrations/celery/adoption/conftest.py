@@ -21,8 +21,8 @@ from tests.integrations.celery.workers import ROOT, eventually
 PROJECT = "tests.integrations.celery.adoption.project"
 
 
-class Adopted(NamedTuple):
-    """An app, the worker that runs its tasks, and what the worker's hooks and signals wrote."""
+class AdoptedProject(NamedTuple):
+    """An app, the worker that runs its tasks, and the trace that the worker's hooks and signals write."""
 
     app: Celery
     executor: str
@@ -60,8 +60,8 @@ def start_worker(folder: Path, store: str, executor: str, *more: str) -> subproc
 
 
 @pytest.fixture(scope="module", params=["sqlite-process", "redis-thread"])
-def adopted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adopted]:
-    """One worker for all tests of a module, on each of two stores and executors."""
+def adopted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdoptedProject]:
+    """Start one worker for all tests of a module, on each of two stores and executors."""
     kind, _, executor = request.param.partition("-")
     folder = tmp_path_factory.mktemp(kind)
     store = f"sqlite:///{folder}/jobs.db" if kind == "sqlite" else f"{valkey().url}/7"
@@ -74,7 +74,7 @@ def adopted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     log = folder / "worker.log"
     try:
         eventually(lambda: b"worker.up" in log.read_bytes(), "the worker starts", log.read_text)
-        yield Adopted(app, executor, trace, store, log)
+        yield AdoptedProject(app, executor, trace, store, log)
     finally:
         worker.send_signal(signal.SIGTERM)
         worker.wait(30)

@@ -95,7 +95,7 @@ def _define(app: Celery) -> None:
 
     @task(name="work.pid")
     def pid(leaked: int = 0) -> int:
-        """Return the number of the process, and keep some MiB in it."""
+        """Return the id of the process, after keeping some MiB in it."""
         kept.append(bytearray(leaked << 20))
         return os.getpid()
 

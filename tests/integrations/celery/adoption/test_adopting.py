@@ -1,4 +1,4 @@
-"""What ``adopt`` takes over, what it leaves, and how queues, priorities, rates and the policy apply."""
+"""Features that ``adopt`` takes over or leaves, and the effect of queues, priorities, rates and the policy."""
 
 # mypy: disable-error-code="untyped-decorator"
 from __future__ import annotations
@@ -188,7 +188,7 @@ def test_the_time_limits_of_the_settings_hold_for_tasks_without_their_own(app: C
 
 
 def publish(adoption: Adoption, *names: str) -> None:
-    """Publish tasks in the store's catalogue, as a worker does when it starts."""
+    """Publish tasks in the store's catalogue, as a starting worker does."""
 
     async def write() -> None:
         await publish_tasks(await adoption.headway.client.store(), [catalogue_entry(adoption.task(n)) for n in names])

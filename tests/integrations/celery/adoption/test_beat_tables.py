@@ -21,7 +21,7 @@ SECOND = {"task": "work.mark", "every": 1}
 
 
 class Tables:
-    """The tables of the project, changed by another process, as by an admin."""
+    """The tables of the project. Another process changes them, as an admin would."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -78,7 +78,7 @@ class Tables:
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
-    """Two workers that read the same tables. One row ticks each second, so that changed crons are seen soon."""
+    """Start two workers that read the same tables. One row ticks each second, so that workers see changes soon."""
     made = Tables(tmp_path_factory.mktemp("rows"))
     made.write(
         pulse=made.marks("pulse"),

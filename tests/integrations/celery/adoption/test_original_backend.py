@@ -1,4 +1,4 @@
-"""The result backend that an app had before: adopted tasks do not touch it, others use it as before."""
+"""The original result backend of an app: adopted tasks do not use it, others do."""
 
 from __future__ import annotations
 

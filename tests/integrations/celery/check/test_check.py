@@ -27,7 +27,7 @@ def write(folder: Path, files: Mapping[str, str]) -> Path:
 
 
 def check(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run the command as a person would, because an imported Celery app stays the process's current one."""
+    """Run the command in a process of its own, because an imported Celery app remains the current one."""
     return subprocess.run(
         [sys.executable, "-m", "headway", "celery", "check", *words],
         cwd=folder,

@@ -1,4 +1,4 @@
-"""Tasks as Django Tasks declares them; ``tasks`` imports them, so that a worker knows them."""
+"""Tasks in the form of Django Tasks. ``tasks`` imports them, so a worker knows them."""
 
 # pyright: reportAttributeAccessIssue=false
 # (Django brings no types, and what pyright makes of its code is not always so.)
@@ -56,7 +56,7 @@ def not_a_number() -> float:
 
 @task(backend="retrying", takes_context=True)
 def third_time(context: Any) -> dict[str, Any]:
-    """Fail twice, then return what the context says."""
+    """Fail twice, then return the values of the context."""
     if context.attempt < 3:
         raise LookupError(f"attempt {context.attempt}")
     result = context.task_result
@@ -84,7 +84,7 @@ def die() -> None:
 
 
 def write_down(task_result: Any, **_: Any) -> None:
-    """Keep what the signal said, in whichever process it was sent."""
+    """Write the values of the signal into the database, from any process."""
     kinds = ",".join(error.exception_class.__name__ for error in task_result.errors)
     Order.objects.create(article=f"finished {task_result.id} {task_result.status} {kinds}".rstrip())
 

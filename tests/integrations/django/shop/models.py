@@ -1,4 +1,4 @@
-"""What the tasks of the tests write."""
+"""A table that the tasks of the tests write."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.db import models
 
 
 class Order(models.Model):
-    """Something a request saves, and a job reads."""
+    """A row that a request saves and a job reads."""
 
     article = models.CharField(max_length=200)
     handled_by = models.CharField(max_length=200, default="")

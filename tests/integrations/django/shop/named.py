@@ -1,4 +1,4 @@
-"""A task whose name does not lead to its module, which no ``tasks`` imports."""
+"""A task whose name does not lead to its module. No ``tasks`` imports it."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def break_the_database() -> None:
 
 @io_task
 def hold(folder: str) -> str:
-    """Record that it has begun, and wait to be released."""
+    """Record that the job has begun, and wait until it is released."""
     Path(folder, "begun").touch()
     while not Path(folder, "go").exists():
         time.sleep(0.01)
@@ -84,7 +84,7 @@ def hold(folder: str) -> str:
 
 @io_task(max_retries=0, timeout=60)
 def meet(folder: str, count: int) -> int:
-    """Record that it has begun, and wait until this many have; return the number of its thread."""
+    """Record that the job has begun, and wait until this many have. Return the id of its thread."""
     Path(folder, f"begun-{threading.get_ident()}").touch()
     while len(list(Path(folder).glob("begun-*"))) < count:
         time.sleep(0.01)
@@ -103,7 +103,7 @@ def unstorable() -> Any:
 
 @io_task(max_retries=20)
 def die() -> None:
-    """End the process that runs it, as a crash of C code or the system's memory killer does."""
+    """Kill the process of the job, as a crash in C code or the out-of-memory killer would."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -124,7 +124,7 @@ def often() -> None: ...
 
 
 def backend_pid() -> int:
-    """Return what the server knows this connection by; SQLite has none."""
+    """Return the server's process id of this connection, or 0 on SQLite."""
     if connection.vendor == "sqlite":
         return 0
     with connection.cursor() as cursor:
