@@ -1,4 +1,4 @@
-"""A worker ends its work before its leases end, whatever it is that stands still."""
+"""A worker ends its jobs before its leases expire, whichever of its processes stands still."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import Yard, alive, children, tree, wait_until
-from tests.worker.test_http_backend_live import Lossy, Shop
+from tests.worker.test_http_backend_live import LossyProxy, Shop
 
 pytestmark = pytest.mark.timeout(120)
 
 
 def spans(folder: Path, run: str) -> list[tuple[int, int]]:
-    """Return when each process was first and last seen to run a job, in its own words."""
+    """Return for each process its first and last mark of this job."""
     found: dict[str, list[int]] = {}
     for line in (folder / "marks").read_text().splitlines():
         if line.startswith(f"{run} ") and len(words := line.split()) == 3:
@@ -53,7 +53,7 @@ def test_a_worker_whose_server_is_refused_and_then_silent_ends_its_work_in_time(
     shop = Shop(tmp_path)
     shop.serve()
     try:
-        with Lossy(shop.port) as link:
+        with LossyProxy(shop.port) as link:
             pace = ("--heartbeat", "2", "--dead-after", "4")
             cut = shop.start(*pace, HEADWAY_SERVER=f"http://127.0.0.1:{link.port}")
             job = shop.submit("exclusive", "run", 30.0, timeout=60)

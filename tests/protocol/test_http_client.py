@@ -1,4 +1,4 @@
-"""Asking a server: connections that are kept, answers of every kind, and errors that tell no secrets."""
+"""The HTTP client: reused connections, replies of every kind, and errors without secrets."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pytest
 from headway.core.errors import ConfigError, HeadwayError, ServerRefused, ServerUnavailable, WorkerUnknown
 from headway.protocol.http_client import HttpClient, read_address
 from tests.servers import Proxy, free_port
-from tests.worker.teller import Asked, Say, Teller, problem
+from tests.worker.stub_server import StubReply, StubRequest, StubServer, problem
 
 SECRET = "hw_0123456789_secret"
 
 
-def echo(asked: Asked) -> Say:
-    return Say({"path": asked.path, "body": asked.body})
+def echo(asked: StubRequest) -> StubReply:
+    return StubReply({"path": asked.path, "body": asked.body})
 
 
-async def ask(teller: Teller, **question: Any) -> dict[str, Any]:
-    caller = HttpClient(teller.address, SECRET)
+async def ask(stub: StubServer, **question: Any) -> dict[str, Any]:
+    caller = HttpClient(stub.address, SECRET)
     try:
         return await caller.ask("/there", question, dict)
     finally:
@@ -29,60 +29,60 @@ async def ask(teller: Teller, **question: Any) -> dict[str, Any]:
 
 
 async def test_a_connection_is_kept_and_the_token_goes_in_a_header() -> None:
-    async with Teller(echo) as teller:
-        caller = HttpClient(teller.address + "/below/", SECRET)
+    async with StubServer(echo) as stub:
+        caller = HttpClient(stub.address + "/below/", SECRET)
         for number in range(3):
             answer = await caller.ask("/there", {"number": number}, dict)
             assert answer == {"path": "/below/there", "body": {"number": number}}
         await caller.close()
-    assert teller.connections == 1
-    assert {asked.headers["authorization"] for asked in teller.asked} == {f"Bearer {SECRET}"}
-    assert SECRET not in "".join(asked.path for asked in teller.asked)  # S-6
+    assert stub.connections == 1
+    assert {asked.headers["authorization"] for asked in stub.asked} == {f"Bearer {SECRET}"}
+    assert SECRET not in "".join(asked.path for asked in stub.asked)  # S-6
 
 
 async def test_a_kept_connection_that_the_server_has_closed_is_replaced() -> None:
     # R1.41
     cuts = [False, True, False]
-    async with Teller(lambda _: Say({}, cut=cuts.pop(0))) as teller:
-        caller = HttpClient(teller.address)
+    async with StubServer(lambda _: StubReply({}, cut=cuts.pop(0))) as stub:
+        caller = HttpClient(stub.address)
         await caller.ask("/", {}, dict)
         await caller.ask("/", {}, dict)
         await caller.close()
-    assert (teller.connections, len(teller.asked)) == (2, 3)
+    assert (stub.connections, len(stub.asked)) == (2, 3)
 
 
 async def test_a_new_connection_that_is_cut_is_an_outage() -> None:
-    async with Teller(lambda _: Say(cut=True)) as teller:
+    async with StubServer(lambda _: StubReply(cut=True)) as stub:
         with pytest.raises(ServerUnavailable):
-            await ask(teller)
-    assert len(teller.asked) == 1
+            await ask(stub)
+    assert len(stub.asked) == 1
 
 
 async def test_chunks_and_announcements_are_read() -> None:
     head = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     body = b'8\r\n{"parts"\r\n4;x=y\r\n: 2}\r\n0\r\nTrailer: t\r\n\r\n'
-    async with Teller(lambda _: Say(raw=head + body)) as teller:
-        assert await ask(teller) == {"parts": 2}
+    async with StubServer(lambda _: StubReply(raw=head + body)) as stub:
+        assert await ask(stub) == {"parts": 2}
 
 
 @pytest.mark.parametrize(
     "say",
     [
-        Say(raw=b"SSH-2.0-OpenSSH\r\n\r\n"),
-        Say(raw=b"HTTP/1.1 200 OK\r\n\r\n"),
-        Say(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n"),
-        Say(raw=b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"),
-        Say(raw=b"HTTP/1.1 200 OK\r\n" + b"A: " + b"a" * 100_000 + b"\r\n\r\n"),
-        Say(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>"),
-        Say([1, 2]),
+        StubReply(raw=b"SSH-2.0-OpenSSH\r\n\r\n"),
+        StubReply(raw=b"HTTP/1.1 200 OK\r\n\r\n"),
+        StubReply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n"),
+        StubReply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"),
+        StubReply(raw=b"HTTP/1.1 200 OK\r\n" + b"A: " + b"a" * 100_000 + b"\r\n\r\n"),
+        StubReply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>"),
+        StubReply([1, 2]),
     ],
     ids=["not HTTP", "no length", "too long", "no number", "a huge head", "not JSON", "another kind"],
 )
-async def test_whatever_else_comes_is_an_outage_and_not_believed(say: Say) -> None:
+async def test_whatever_else_comes_is_an_outage_and_not_believed(say: StubReply) -> None:
     # N5, H8
-    async with Teller(lambda _: say) as teller:
+    async with StubServer(lambda _: say) as stub:
         with pytest.raises(ServerUnavailable):
-            await ask(teller)
+            await ask(stub)
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ async def test_whatever_else_comes_is_an_outage_and_not_believed(say: Say) -> No
         (problem(429, "too_many_polls"), ServerUnavailable, "server_unavailable"),
         (problem(404, "worker_not_found"), ServerRefused, "worker_not_found"),
         (problem(401, "unauthenticated"), ServerRefused, "unauthenticated"),
-        (Say("<html>", status=502, kind="text/html"), ServerUnavailable, "server_unavailable"),
-        (Say("", status=302, kind="text/html"), ServerRefused, "http_302"),
+        (StubReply("<html>", status=502, kind="text/html"), ServerUnavailable, "server_unavailable"),
+        (StubReply("", status=302, kind="text/html"), ServerRefused, "http_302"),
     ],
 )
-async def test_a_problem_becomes_an_error_with_its_code(say: Say, kind: type[HeadwayError], code: str) -> None:
-    async with Teller(lambda _: say) as teller:
+async def test_a_problem_becomes_an_error_with_its_code(say: StubReply, kind: type[HeadwayError], code: str) -> None:
+    async with StubServer(lambda _: say) as stub:
         with pytest.raises(kind) as caught:
-            await ask(teller)
+            await ask(stub)
     assert caught.value.code == code
     assert SECRET not in f"{caught.value!r} {caught.value.facts}"  # S-25
 
@@ -121,14 +121,14 @@ async def test_tls_needs_a_certificate_we_trust(
     context.load_cert_chain(certificate)
     if trusted:
         monkeypatch.setenv("SSL_CERT_FILE", f"{certificate}.crt")
-    async with Teller(echo) as teller, Proxy(int(teller.address.rpartition(":")[2]), context) as proxy:
+    async with StubServer(echo) as stub, Proxy(int(stub.address.rpartition(":")[2]), context) as proxy:
         caller = HttpClient(f"https://127.0.0.1:{proxy.port}", SECRET)
         if trusted:
             assert await caller.ask("/there", {}, dict) == {"path": "/there", "body": {}}
         else:
             with pytest.raises(ServerUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
                 await caller.ask("/", {}, dict)
-        assert len(teller.asked) == trusted
+        assert len(stub.asked) == trusted
         await caller.close()
 
 

@@ -1,4 +1,4 @@
-"""The values in answers, on a clock that stands still: ages, counts, capacities, promotions, latencies."""
+"""Values in replies, on a manual clock: ages, counts, capacities, promotions, latencies."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from headway.testing.clock import ManualClock
 from headway.worker.lease_renewer import LeaseRenewer
 from tests.conformance.builders import BOOM, a_job, a_worker, claim, claim_one, end, register, submit
 from tests.server.conftest import client_for
-from tests.worker.test_lease_renewer import Told, Unreachable
+from tests.worker.test_lease_renewer import RecordingListener, UnreachableStore
 
 API = "/api/v1"
 ANY = ("task:nobody.knows",)
 
 
-class Clocked(Headway):
-    """An app on a store whose time the test tells."""
+class AppOnStore(Headway):
+    """An app on a given store, whose clock the test controls."""
 
     def __init__(self, store: Store) -> None:
         self.kept = store
@@ -51,7 +51,7 @@ def kept(clock: ManualClock) -> MemoryStore:
 
 @pytest.fixture
 async def http(kept: MemoryStore) -> AsyncIterator[httpx.AsyncClient]:
-    app = Clocked(kept)
+    app = AppOnStore(kept)
     async with app, client_for(headway_api(app, hosts=["testserver"])) as client:
         yield client
 
@@ -309,12 +309,19 @@ async def failures(store: Store, recorder: MetricsRecorder) -> float:
 
 async def test_each_renewal_that_a_store_refuses_is_counted(clock: ManualClock) -> None:
     # R5.92
-    store, recorder = Unreachable(clock=clock), MetricsRecorder()
+    store, recorder = UnreachableStore(clock=clock), MetricsRecorder()
     await register(store)
     assert await failures(store, recorder) == 0
     store.refusals = 3
     keeper = LeaseRenewer(
-        store, lambda: a_worker("w1"), list, Told(), heartbeat=0.05, dead_after=60, confirm=10, recorder=recorder
+        store,
+        lambda: a_worker("w1"),
+        list,
+        RecordingListener(),
+        heartbeat=0.05,
+        dead_after=60,
+        confirm=10,
+        recorder=recorder,
     )
     assert await keeper.renew()
     assert await failures(store, recorder) == 3

@@ -1,4 +1,4 @@
-"""Ways to damage the row of a job from outside, as another program or a bad disk would."""
+"""Functions that damage the row of a job from outside, as another program or a bad disk may."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clocks of servers and hosts themselves, stepped under the rule that keeps store time going."""
+"""Steps of the real clocks of servers and hosts, below the rule that keeps store time monotonic."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Clock:
         self.url = url
 
     def step(self, ms: int) -> None:
-        """Let the clock be off by so much from now on."""
+        """Set the difference between this clock and the true time."""
         raise NotImplementedError
 
 
@@ -46,7 +46,7 @@ class HostClock(Clock):
 
 
 class RedisClock(Clock):
-    """The library with another way to read the time: the server's own, and what a key says on top."""
+    """A copy of the Redis library that adds the value of a key to the server's time."""
 
     def __init__(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(url)
@@ -64,7 +64,7 @@ class RedisClock(Clock):
 
 
 class PostgresClock(Clock):
-    """A schema whose function for the raw clock is replaced."""
+    """A schema with another function for the raw clock."""
 
     def __init__(self, url: str, schema: str) -> None:
         super().__init__(f"{url}?schema={schema}")

@@ -1,4 +1,4 @@
-"""How long a call waits for a store that is away, and that nothing is kept twice or by halves then."""
+"""Timeouts of calls while a store is unreachable. No job is stored twice or in part."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def quicker_than(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def black_hole() -> Iterator[str]:
-    """Listen and never answer."""
+    """Listen and never reply. Yields the address."""
     with socket.create_server((HOST, 0)) as listener:
         yield f"{HOST}:{listener.getsockname()[1]}"
 
 
 async def submit_short(store: Any, job: NewJob) -> Any:
-    """Submit by the way of a thread without a loop."""
+    """Submit in a thread without an event loop."""
     return await asyncio.to_thread(store.submit_blocking, [job])
 
 
 async def until_submitted(store: Store, job: NewJob) -> None:
-    """Repeat the same submit until it is taken, as a caller would."""
+    """Repeat a submit until the store accepts it, as a caller would."""
     async with asyncio.timeout(60):
         while True:
             try:

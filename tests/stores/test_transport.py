@@ -1,4 +1,4 @@
-"""The way to a store: TLS is verified, and plain text to another machine is never silent."""
+"""The connection to a store: TLS is verified, and plain text to another machine is always reported."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ def test_doctor_warns_of_an_exposed_store() -> None:  # S-28
 # ---------------------------------------------------------------------- PostgreSQL with TLS
 
 
-class TlsBefore:
-    """TLS as PostgreSQL offers it, before a server that was built without."""
+class TlsProxy:
+    """TLS as PostgreSQL offers it, in front of a server without TLS."""
 
     def __init__(self, port: int, context: ssl.SSLContext) -> None:
         self._port = port
@@ -156,7 +156,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 async def test_the_certificate_of_postgresql_is_verified(certificates: dict[str, Path]) -> None:  # S-28, N7
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates["ours.crt"], certificates["ours.key"])
-    async with TlsBefore(postgres().port, context) as port:
+    async with TlsProxy(postgres().port, context) as port:
         base = f"postgresql://postgres@127.0.0.1:{port}/postgres?sslmode=verify-full&sslrootcert="
         known = open_store(f"{base}{certificates['ours.crt']}")
         await known.open()

@@ -1,4 +1,4 @@
-"""Rows that another program damaged: they end as dead letters, and nothing else stops."""
+"""Rows that another program damaged: they become dead letters, and stop no other job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CASES = [(store, name) for store, damages in DAMAGES.items() for name in damages
 
 
 async def look_at_everything(store: Store) -> None:
-    """Read as servers and operators do: nothing raises."""
+    """Read a store as servers and operators do. No read may raise."""
     await store.snapshot()
     await store.stats()
     await store.diagnose()

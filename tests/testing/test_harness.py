@@ -1,4 +1,4 @@
-"""The test bed itself: what it keeps apart, how it drains, what it says when an assertion fails."""
+"""The test bed: isolation, draining, and messages of failed assertions."""
 
 import asyncio
 import threading

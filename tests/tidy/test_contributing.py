@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md leads to the right file: every package and every path that it names exists."""
+"""Every package and every path that CONTRIBUTING.md names exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing that Headway reads becomes code."""
+"""Headway never executes data as code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the make targets install."""
+"""The packages that the make targets install."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the code base itself: what it imports, how its files are headed, what it must not contain."""
+"""Checks of the code base: imports, headers of files, and forbidden constructs."""
 
 import ast
 import inspect
@@ -76,7 +76,7 @@ def asset_files() -> list[Path]:
 
 
 def repository_files() -> list[Path]:
-    """Every file that is tracked, or would be if added now."""
+    """Return every file that is tracked, or would be if added now."""
     listing = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -97,7 +97,7 @@ def place(file: Path, node: ast.AST | None = None) -> str:
 
 
 def imports(file: Path) -> Iterator[tuple[str, ast.stmt]]:
-    """The dotted name of every import in a file, wherever it stands; relative ones made absolute."""
+    """Yield the dotted name of every import in a file, with relative ones made absolute."""
     package = ("headway", *file.relative_to(SOURCE).parts[:-1])
     for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Import):
@@ -111,7 +111,7 @@ def imports(file: Path) -> Iterator[tuple[str, ast.stmt]]:
 
 
 def calls(file: Path) -> Iterator[tuple[str, ast.Call]]:
-    """The dotted name of every call in a file whose callee is a plain or dotted name."""
+    """Yield the dotted name of every call in a file whose callee is a plain or dotted name."""
     for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Call) and (name := dotted(node.func)):
             yield name, node
@@ -156,7 +156,7 @@ def reads_the_clock(name: str) -> bool:
 
 
 def header(file: Path) -> list[str]:
-    """The comment lines a file opens with; a Lua file may have its flags line above them."""
+    """Return the comment lines at the top of a file. A Lua file may have its flags above them."""
     lines = file.read_text(encoding="utf-8").splitlines()
     if lines and lines[0].startswith("#!"):
         lines = lines[1:]
@@ -193,7 +193,7 @@ def test_every_sql_and_lua_file_is_used_by_its_store() -> None:
 
 
 def is_referenced(file: Path) -> bool:
-    """Named by its store's Python; a migration is found by its folder."""
+    """Return whether the Python code of its store names the file, or the folder of a migration."""
     users = python_files(store_of(file))
     name = file.stem
     if file.parent.name == "migrations":
@@ -212,7 +212,7 @@ def names_word(users: list[Path], name: str) -> bool:
 
 
 class Block(NamedTuple):
-    """A statement, or a part of several, in a file of a store's ``queries``."""
+    """A statement, or one of its parts, in a file of a store's ``queries``."""
 
     file: Path
     kind: str
@@ -285,7 +285,7 @@ def test_every_query_binds_exactly_the_parameters_its_header_names() -> None:
 
 
 def named_parameters(header: list[str]) -> list[str] | None:
-    """What the `-- params` line lists; a deeper indented line carries it on."""
+    """Return the parameters of the `-- params` line. A deeper indented line continues it."""
     found: str | None = None
     for line in header:
         if match := re.match(r"-- params\s+(.*)", line):
@@ -300,7 +300,7 @@ def named_parameters(header: list[str]) -> list[str] | None:
 
 
 def used_parameters(text: str) -> list[str]:
-    """The `:name` parameters of the statement itself: not in comments or quotes, nor a `::type` cast."""
+    """Return the `:name` parameters of a statement, without those in comments or quotes and without `::type` casts."""
     bare = re.sub(r"'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
     return list(dict.fromkeys(re.findall(r"(?<![:\w]):([A-Za-z_]\w*)", bare)))
 

@@ -1,4 +1,4 @@
-"""The public surface as type checkers see it: what they must accept, and what they must refuse."""
+"""The types of the public interface: code that type checkers must accept, and code that they must refuse."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def check(request: pytest.FixtureRequest) -> Check:
 
 
 def copied(name: str, folder: Path) -> Path:
-    """Put a file where a checker will look at it; under its stored name the checks of this repository pass it by."""
+    """Copy a file to where a checker reads it. The checks of this repository ignore its stored name."""
     file = folder / name
     file.write_text((HERE / f"{name}.txt").read_text(encoding="utf-8"), encoding="utf-8")
     return file

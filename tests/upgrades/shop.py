@@ -1,4 +1,4 @@
-"""The app of the jobs in stores that earlier releases wrote. Its tasks keep their names and arguments for good."""
+"""The app of the jobs in the stores of earlier releases. Its tasks keep their names and arguments for good."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make the stores that ``write_fixture`` wrote anew, on the servers of the tests."""
+"""Restore the stores that ``write_fixture`` wrote, on the servers of the tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DATABASE = "upgrades"
 
 
 def jobs_of(version: str, store: str) -> Any:
-    """Read what the store of a release holds, and the results that its jobs must have in the end."""
+    """Return the ids in the store of a release, with the results that the jobs must have in the end."""
     return json.loads((HERE / version / "jobs.json").read_text())[store]
 
 
@@ -40,7 +40,7 @@ def empty(store: str, folder: Path) -> str:
 
 
 def load(version: str, store: str, folder: Path) -> str:
-    """Make the store of a release anew. Return its address."""
+    """Restore the store of a release. Return its address."""
     url = empty(store, folder)
     if store == "sqlite":
         connection = apsw.Connection(str(folder / "headway.db"))

@@ -49,7 +49,7 @@ class Releases:
         self._paths = {"this": ROOT / "src", "next": later}
 
     def run(self, release: str, *words: str, code: int = 0) -> str:
-        """Run a command of a release. Return what it printed."""
+        """Run a command of a release. Return its output."""
         ran = Cli(self.folder).run(*words, "--store", self.url, code=code, PYTHONPATH=str(self._paths[release]))
         return ran.out + ran.err
 
@@ -85,13 +85,13 @@ def _wait(go: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def admits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A next release whose stores this release may still write."""
+    """Return a next release whose stores this release may still write."""
     return build(tmp_path_factory.mktemp("admits"), oldest_writer=1)
 
 
 @pytest.fixture(scope="module")
 def excludes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A next release whose stores this release may not write."""
+    """Return a next release whose stores this release may not write."""
     return build(tmp_path_factory.mktemp("excludes"), oldest_writer=2)
 
 

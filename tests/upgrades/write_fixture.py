@@ -89,7 +89,7 @@ async def _drain(store: Store) -> None:
 
 
 def dump_sqlite(path: Path) -> str:
-    """Return the statements that make the file anew."""
+    """Return the statements that restore the file."""
     connection = apsw.Connection(str(path))
     lines: list[str] = []
     stdout: Any = _Lines(lines)
@@ -102,7 +102,7 @@ def dump_sqlite(path: Path) -> str:
 
 
 class _Lines:
-    """A stream that keeps what is written to it."""
+    """A stream that keeps the lines written to it."""
 
     def __init__(self, lines: list[str]) -> None:
         self.write = lines.append
@@ -111,7 +111,7 @@ class _Lines:
 
 
 def dump_postgres(server: Postgres) -> str:
-    """Return the statements that make the schema anew, without settings of the server that wrote it."""
+    """Return the statements that restore the schema, without settings of the server."""
     command = [str(_postgres_bin("pg_dump")), "--schema=headway", "--inserts", "--no-owner", "--no-acl", server.url]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     dropped = re.compile(r"^(SET |SELECT pg_catalog\.set_config|\\|--).*\n", re.MULTILINE)
@@ -119,7 +119,7 @@ def dump_postgres(server: Postgres) -> str:
 
 
 def dump_redis(server: Valkey) -> str:
-    """Return one command a line, as JSON, that make all keys anew. Bytes are written as Latin-1."""
+    """Return the commands that restore all keys, one a line, as JSON. Bytes are written as Latin-1."""
     import redis
 
     client: Any = redis.Redis.from_url(server.url)

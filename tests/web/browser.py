@@ -1,4 +1,4 @@
-"""The browser of the tests, and pages that notice what must not happen on them."""
+"""The browser of the tests, and pages that record faults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ addEventListener("securitypolicyviolation", (event) =>
 
 
 def launch_options() -> dict[str, Any]:
-    """Return how to start the browser that `make test` has unpacked from npm, else the system's."""
+    """Return the options that start the browser of `make test`, or the system's."""
     if (UNPACKED / "chromium").is_file():
         environment = {"LD_LIBRARY_PATH": str(UNPACKED / "lib"), "FONTCONFIG_FILE": str(UNPACKED / "fonts.conf")}
         return {"executable_path": UNPACKED / "chromium", "args": ARGUMENTS, "env": environment}
@@ -34,7 +34,7 @@ def launch_options() -> dict[str, Any]:
 
 
 class WatchedPage:
-    """A page of a site in a context of its own. ``wrong`` lists what must not happen, for the test's end."""
+    """A page in a browser context of its own. ``wrong`` lists the faults, for the end of the test."""
 
     def __init__(self, browser: Browser, address: str, **options: Any) -> None:
         settings: dict[str, Any] = {"locale": "en-GB", "viewport": {"width": 1360, "height": 900}} | options
@@ -67,7 +67,7 @@ class WatchedPage:
         return self.page.get_by_role("button", name=name, exact=True)
 
     def accessibility_problems(self, *, contrast_only: bool = False) -> list[str]:
-        """Return what axe-core finds on the page as it is now."""
+        """Return the problems that axe-core finds on the page."""
         # The page's own policy refuses foreign scripts, so axe runs through the protocol of the browser's tools.
         session = self._context.new_cdp_session(self.page)
         session.send("Runtime.evaluate", {"expression": AXE.read_text()})

@@ -19,7 +19,7 @@ OpenPage = Callable[..., WatchedPage]
 # Not for the whole session: while Playwright runs, no other test of the process can run an event loop.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A Chromium without a window: the one that `make test` unpacks, or the system's."""
+    """Yield a Chromium without a window: the one of `make test`, or the system's."""
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(**launch_options())
         yield started
@@ -28,7 +28,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[OpenPage]:
-    """Open pages that fail their test on a console error, a violation of the CSP, or a request to another origin."""
+    """Yield a function that opens pages. Console errors, CSP violations and requests to other origins fail the test."""
     pages: list[WatchedPage] = []
 
     def open_one(address: str, **options: object) -> WatchedPage:
@@ -44,19 +44,19 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A server and worker on SQLite, with jobs in all states. Tests that share it look, or change what they made."""
+    """Yield a server and worker on SQLite with jobs in all states. Tests that share it change only their own jobs."""
     yield from _site(tmp_path_factory.mktemp("site"), "sqlite")
 
 
 @pytest.fixture(scope="module", params=["redis", "postgres"])
 def other_site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """The same on another store."""
+    """Yield the same site on another store."""
     yield from _site(tmp_path_factory.mktemp(request.param), request.param)
 
 
 @pytest.fixture(scope="module")
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A server on an empty store, without a worker."""
+    """Yield a server on an empty store, without a worker."""
     folder = tmp_path_factory.mktemp("empty")
     with Site(folder, ADDRESSES["sqlite"](folder), worker=False) as started:
         yield started

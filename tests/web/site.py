@@ -1,4 +1,4 @@
-"""A server in a process of its own, with an app whose jobs show every state and reason."""
+"""A server in its own process, with an app whose jobs show every state and reason."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Site:
         self.stop()
 
     def start(self, port: int = 0) -> None:
-        """Start the server, at a port if it is to have the same address as before."""
+        """Start the server on this port, or on any free one."""
         self._started = self.cli.start(*self._words, "--port", str(port), **self._variables)
         self.up = self._started.wait_for("server.up")
         self.address = self.up["address"]
@@ -94,7 +94,7 @@ class Site:
         return int(self.address.rpartition(":")[2])
 
     def get(self, path: str, **query: Any) -> Any:
-        """Read from the HTTP interface what the store has."""
+        """Return a reply of the HTTP interface."""
         return httpx.get(f"{self.address}/api/v1/{path}", params=query, timeout=20).raise_for_status().json()
 
     def post(self, path: str, body: Any) -> Any:
@@ -116,7 +116,7 @@ class Site:
             time.sleep(0.05)
 
     def fill(self) -> None:
-        """Submit jobs until some have completed and failed, some run, and some wait for different reasons."""
+        """Submit jobs until some have completed, some have failed, some run, and some wait for different reasons."""
         sent = [self.submit("mail.send", {"to": f"u{number}@example.com"}, tenant="acme") for number in range(3)]
         dead = [self.submit("billing.charge", {"invoice": number}, tenant="globex") for number in (7, 8)]
         for job_id in sent:

@@ -1,4 +1,4 @@
-"""Buttons change the store, rights decide which buttons there are, and many jobs are changed only when confirmed."""
+"""Buttons change the store, scopes decide which buttons exist, and bulk changes need a confirmation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.web.site import Site
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A server and worker of these tests, which change it."""
+    """Yield a server and worker that only these tests change."""
     folder = tmp_path_factory.mktemp("shop")
     with Site(folder, ADDRESSES["sqlite"](folder)) as started:
         started.fill()
@@ -259,7 +259,7 @@ def test_a_worker_is_drained(tmp_path_factory: pytest.TempPathFactory, open_page
 
 
 class Tokens(NamedTuple):
-    """A server that asks for tokens, and some of them."""
+    """A server that requires tokens, and some of them."""
 
     site: Site
     admin: str

@@ -33,7 +33,7 @@ HOSTILE = [
 
 @pytest.fixture
 def own_site(tmp_path: Path) -> Iterator[Site]:
-    """A server without a worker, on a store that one test changes."""
+    """Yield a server without a worker, on a store that one test changes."""
     with Site(tmp_path, ADDRESSES["sqlite"](tmp_path), worker=False) as started:
         yield started
 

@@ -1,4 +1,4 @@
-"""Every screen shows what the store has, in a real browser, without an error and accessible to all."""
+"""Every screen shows the state of the store in a real browser, without errors, and is accessible."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_main_screens_work_on_other_stores(other_site: Site, open_page: OpenPage
 
 @pytest.fixture
 def long_list(tmp_path: Path) -> Iterator[Site]:
-    """A server with 500 waiting jobs and no worker."""
+    """Yield a server with 500 waiting jobs and no worker."""
     with Site(tmp_path, ADDRESSES["sqlite"](tmp_path), worker=False) as started:
         started.post("tasks/bulk", [{"task_type": "a.b", "parameters": {"number": one}} for one in range(500)])
         yield started

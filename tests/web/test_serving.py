@@ -1,4 +1,4 @@
-"""How the dashboard is built and served: its size, its headers, its addresses, and the settings that turn it off."""
+"""Building and serving the dashboard: its size, headers and addresses, and the settings that turn it off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard's own lists of words name everything that core has such words for."""
+"""The dashboard's lists of words contain every state, event and reason of core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that will not, or cannot, stop. Copied beside a worker, and imported there."""
+"""Tasks that do not stop. Tests copy the file into the folder of a worker, which imports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that log as users do. Copied beside a worker, and imported there."""
+"""Tasks that log as users do. Tests copy the file into the folder of a worker, which imports it."""
 
 from __future__ import annotations
 

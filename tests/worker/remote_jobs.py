@@ -1,4 +1,4 @@
-"""The tasks of workers that have no way to the store. Copied beside them, and imported there."""
+"""Tasks of workers without access to the store. Tests copy the file into their folder, and they import it."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from headway.stores.memory import MemoryStore
 
 
 async def at_rest(app: Headway) -> None:
-    """Wait until each worker has been told that there is nothing for it, or has no free slot to ask for."""
+    """Wait until each worker knows that no job is left for it, or has no free slot."""
     store = await app.client.store()
     assert isinstance(store, MemoryStore)
     async with asyncio.timeout(30):

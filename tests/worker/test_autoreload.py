@@ -1,4 +1,4 @@
-"""``--reload``: a worker starts again with the source as it is now."""
+"""``--reload`` restarts a worker with the present source."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def wait_until(what: Callable[[], object], log: Path | None = None) -> None:
 
 
 def write(path: Path, text: str, seconds: float) -> None:
-    """Write a file that was last changed at this moment: two quick writes may fall into one tick of the clock."""
+    """Write a file with this modification time, because two quick writes may get the same one."""
     path.write_text(text)
     os.utime(path, (seconds, seconds))
 

@@ -1,4 +1,4 @@
-"""Budgets that hold and shrink, with real workers on every store: stopped at its seconds, lowered while it runs."""
+"""Run times that end or are shortened, with real workers on every store."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ async def test_a_worker_says_which_budgets_nothing_can_make_hold(
 
 @pytest.mark.slow
 class TestExecutors:
-    """A ``headway worker`` and tasks that will not, or cannot, stop."""
+    """A ``headway worker`` with tasks that do not stop."""
 
     @pytest.fixture
     def yard(self, tmp_path: Path) -> Iterator[Headway]:

@@ -1,4 +1,4 @@
-"""The loop between a runner and its feed: what goes with which exchange, and when the next one comes."""
+"""The loop between a runner and its job source: the contents of each exchange, and the time of the next one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headway.worker.claimer import PARTS, Claimer, Start
 SLOTS = 80
 
 
-class Deaf:
+class SilentSubscription:
     """A subscription without messages."""
 
     call = None
@@ -35,8 +35,8 @@ class Deaf:
     def close(self) -> None: ...
 
 
-class Ledger(StoreJobSource):
-    """A feed that gives nothing, or once what it was made with, and notes what it was asked."""
+class RecordingSource(StoreJobSource):
+    """A job source that returns no leases, or once those it was made with, and records its requests."""
 
     def __init__(self, leases: Sequence[Lease] = ()) -> None:
         super().__init__(MemoryStore(clock=ManualClock()), CurrentPolicy(), "w1", ())
@@ -58,17 +58,17 @@ class Ledger(StoreJobSource):
 
 
 class GatewayStub:
-    """A claimer, and the slots it has handed back."""
+    """A claimer, and the slots that it has freed."""
 
-    def __init__(self, job_source: Ledger, start: Start = lambda leases, lanes: None) -> None:
+    def __init__(self, job_source: RecordingSource, start: Start = lambda leases, lanes: None) -> None:
         self.job_source = job_source
         self.freed: list[int] = []
         self.claimer = Claimer(
-            job_source, Deaf(), slots=SLOTS, start=start, handed_in=self.freed.extend, confirm=60.0
+            job_source, SilentSubscription(), slots=SLOTS, start=start, handed_in=self.freed.extend, confirm=60.0
         )  # fmt: skip
 
     def fill(self, *, seconds: float) -> None:
-        """Let all slots be filled by jobs that end at once, after this long."""
+        """Fill all slots with jobs that end at once, with this run time."""
         self.claimer._begin([a_lease(slot) for slot in range(SLOTS)])
         for slot in range(SLOTS):
             self.claimer.ended(FinishedRun(a_lease(slot), Returned(None), seconds), slot, below=True)
@@ -80,7 +80,7 @@ def a_lease(number: int) -> Lease:
 
 @pytest.mark.parametrize("seconds, batches", [(0.0, [SLOTS]), (0.05, [SLOTS // PARTS] * PARTS)])
 async def test_long_jobs_that_end_together_are_handed_in_by_parts(seconds: float, batches: list[int]) -> None:
-    gateway = GatewayStub(Ledger())
+    gateway = GatewayStub(RecordingSource())
     gateway.fill(seconds=seconds)
     gateway.claimer.stop()
     await gateway.claimer.run()
@@ -89,7 +89,7 @@ async def test_long_jobs_that_end_together_are_handed_in_by_parts(seconds: float
 
 
 async def test_a_job_that_is_not_handed_in_fills_its_slot() -> None:
-    gateway = GatewayStub(Ledger())
+    gateway = GatewayStub(RecordingSource())
     gateway.fill(seconds=0.05)
     running = asyncio.create_task(gateway.claimer.run())
     while len(gateway.freed) < SLOTS:  # noqa: ASYNC110  (it depends on the claimer)
@@ -100,7 +100,7 @@ async def test_a_job_that_is_not_handed_in_fills_its_slot() -> None:
 
 
 async def test_only_the_reserve_left_is_asked_for_a_moment_later_and_not_again_and_again() -> None:
-    gateway = GatewayStub(Ledger([a_lease(number) for number in range(SLOTS - 1)]))
+    gateway = GatewayStub(RecordingSource([a_lease(number) for number in range(SLOTS - 1)]))
     gateway.claimer.reserve(1, frozenset({"high"}), leave_free=False)
     running = asyncio.create_task(gateway.claimer.run())
     await asyncio.sleep(0.3)
@@ -108,8 +108,8 @@ async def test_only_the_reserve_left_is_asked_for_a_moment_later_and_not_again_a
     running.cancel()
 
 
-class Refilling(Ledger):
-    """A feed that fills every free slot, until it has given this many jobs. Its store takes a moment to answer."""
+class RefillingSource(RecordingSource):
+    """A job source that fills every free slot until it has returned this many jobs. Its replies are delayed."""
 
     def __init__(self, jobs: int) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Refilling(Ledger):
 
 
 async def test_a_job_that_ends_beside_the_others_joins_them_again() -> None:
-    job_source = Refilling(SLOTS * 10)
+    job_source = RefillingSource(SLOTS * 10)
     running: set[asyncio.Task[None]] = set()
 
     async def run(number: int) -> None:
@@ -155,8 +155,8 @@ async def test_a_job_that_ends_beside_the_others_joins_them_again() -> None:
 mark: ContextVar[str] = ContextVar("mark", default="unset")
 
 
-class Ringing:
-    """An ear through which a test rings."""
+class ManualSubscription:
+    """A subscription that a test can wake."""
 
     ring: Callable[[], None]
 
@@ -169,8 +169,8 @@ class Ringing:
     def close(self) -> None: ...
 
 
-class Handing(Ledger):
-    """A feed whose wake-ups bring leases along."""
+class DirectLeaseSource(RecordingSource):
+    """A job source whose wake-ups carry leases."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,19 +187,19 @@ async def test_a_job_that_comes_with_the_wake_up_starts_at_once_and_only_in_a_fr
     def start(leases: Sequence[Lease], lanes: frozenset[str]) -> None:
         started.extend((lease.job_id, mark.get()) for lease in leases)
 
-    feed, ear = Handing(), Ringing()
-    claimer = Claimer(feed, ear, slots=1, start=start, handed_in=lambda slots: None, confirm=60.0)
+    feed, subscription = DirectLeaseSource(), ManualSubscription()
+    claimer = Claimer(feed, subscription, slots=1, start=start, handed_in=lambda slots: None, confirm=60.0)
     mark.set("of the worker")
     running = asyncio.create_task(claimer.run())
     mark.set("of the connection")
     while not feed.asked:  # noqa: ASYNC110  (it depends on the claimer)
         await asyncio.sleep(0)
     feed.sent = [a_lease(1)]
-    ear.ring()
+    subscription.ring()
     assert (started, len(feed.asked)) == ([("1", "of the worker")], 1)
     while len(feed.asked) < 2:  # noqa: ASYNC110
         await asyncio.sleep(0)
     feed.sent = [a_lease(2)]
-    ear.ring()
+    subscription.ring()
     assert (len(started), feed.sent) == (1, [a_lease(2)])  # The next exchange with a free slot returns it.
     running.cancel()

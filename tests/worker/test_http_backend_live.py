@@ -1,4 +1,4 @@
-"""A real worker and a real server: jobs run over HTTP, and neither side loses any when the other dies."""
+"""A real worker and a real server: jobs run over HTTP, and neither loses any when the other dies."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _environment(**variables: str) -> dict[str, str]:
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Shop]:
-    """A shop of the test's own, whose server and workers it may kill."""
+    """Yield a shop whose server and workers the test may kill."""
     found = Shop(tmp_path)
     found.serve()
     yield found
@@ -139,7 +139,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 @pytest.fixture(scope="module", params=["sqlite", "redis"])
 def busy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    """A shop with one worker, which tests share that leave it alive."""
+    """Yield a shop with one worker, which tests share and do not kill."""
     folder = tmp_path_factory.mktemp(f"shop-{request.param}")
     found = Shop(folder, ADDRESSES[request.param](folder))
     found.serve()
@@ -400,7 +400,7 @@ def test_a_worker_waits_for_a_server_that_is_not_there_yet(shop: Shop) -> None:
 
 def test_lost_replies_lose_no_job_and_run_none_twice(shop: Shop) -> None:
     # N4, H5, H6
-    with Lossy(shop.port) as lossy:
+    with LossyProxy(shop.port) as lossy:
         shop.start("--slots", "4", "--dead-after", "30", HEADWAY_SERVER=f"http://127.0.0.1:{lossy.port}")
         jobs = [shop.submit("slow", 0.05, number) for number in range(100)]
         for count in range(1, 101):
@@ -414,15 +414,15 @@ def test_lost_replies_lose_no_job_and_run_none_twice(shop: Shop) -> None:
     assert len(shop.marks("slow starts")) == 100
 
 
-class Lossy:
-    """A proxy that lets requests pass and loses replies, on a loop of its own. Use with ``with``."""
+class LossyProxy:
+    """A proxy with an event loop of its own that can lose replies. Use with ``with``."""
 
     def __init__(self, port: int) -> None:
         self.proxy = Proxy(port)
         self._up = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
 
-    def __enter__(self) -> Lossy:
+    def __enter__(self) -> LossyProxy:
         self._thread.start()
         assert self._up.wait(10)
         return self
@@ -440,11 +440,11 @@ class Lossy:
         return self.proxy.lost
 
     def lose(self) -> None:
-        """Lose the next reply."""
+        """Drop the next reply."""
         self.call(self.proxy.lose_replies)
 
     def call(self, function: Callable[[], None]) -> None:
-        """Call one of the proxy's functions on its loop."""
+        """Call a function of the proxy on its event loop."""
         self._loop.call_soon_threadsafe(function)
 
     async def _run(self) -> None:

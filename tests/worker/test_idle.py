@@ -1,4 +1,4 @@
-"""What a worker asks of its store while there is nothing to do."""
+"""The requests of a worker to its store while no job waits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VERBS_A_SECOND = 3
 
 
 class CountingStore(MemoryStore):
-    """Counts the verbs that are asked of it."""
+    """A store that counts the calls of its verbs."""
 
     def __init__(self) -> None:
         super().__init__(clock=lambda: time.time_ns() // 1_000_000)

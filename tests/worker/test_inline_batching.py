@@ -1,4 +1,4 @@
-"""Jobs that share an asyncio task: none of them notices."""
+"""Jobs that share an asyncio task do not affect each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is logged of jobs: one line for each attempt that ended, the same with and without log records."""
+"""The log of jobs: one line for each attempt that ended, the same with and without log records."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ NASTY = 'a"b\\c\nd\x1b[2J\x7fé\u2028'
 Seen = list[logging.LogRecord]
 
 
-class Keeper(logging.Filter):
-    """Keeps what it gets, and lets it pass."""
+class RecordFilter(logging.Filter):
+    """A filter that records and passes all records."""
 
     def __init__(self, seen: Seen) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ def test_the_line_of_a_completed_job_names_its_wait_run_time_attempt_tenant_and_
 def test_a_line_is_the_same_with_and_without_a_log_record(output: Output, given: dict[str, Any]) -> None:
     records: Seen = []
     output.log(a_run(**given))
-    output.writer.addFilter(Keeper(records))  # Filters need records.
+    output.writer.addFilter(RecordFilter(records))  # Filters need records.
     short, full = output.log(a_run(**given))
     assert len(records) == 1
     assert output.stream.getvalue().isascii()
@@ -118,8 +118,8 @@ def test_lines_of_other_events_and_levels_keep_their_order(output: Output) -> No
     assert lines == [attempt for number in range(50) for attempt in (2 * number, 2 * number + 1, -number)]
 
 
-class Listener(logging.Handler):
-    """Keeps what it gets."""
+class RecordHandler(logging.Handler):
+    """A handler that keeps its records."""
 
     def __init__(self, seen: Seen) -> None:
         super().__init__()
@@ -130,16 +130,16 @@ class Listener(logging.Handler):
 
 
 def _add_handler(output: Output, seen: Seen) -> None:
-    logging.getLogger("headway.jobs").addHandler(Listener(seen))
+    logging.getLogger("headway.jobs").addHandler(RecordHandler(seen))
 
 
 def _propagate(output: Output, seen: Seen) -> None:
     output.logger.propagate = True
-    logging.getLogger().addHandler(Listener(seen))
+    logging.getLogger().addHandler(RecordHandler(seen))
 
 
 def _add_filter(output: Output, seen: Seen) -> None:
-    logging.getLogger("headway.jobs").addFilter(Keeper(seen))
+    logging.getLogger("headway.jobs").addFilter(RecordFilter(seen))
 
 
 def _patch_logging(output: Output, seen: Seen) -> None:

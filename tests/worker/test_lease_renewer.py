@@ -1,4 +1,4 @@
-"""The keeper: renews, passes on what it learns, and gives up before the leases end."""
+"""The lease renewer: it renews, forwards news, and gives up before the leases end."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from headway.worker.lease_renewer import LeaseRenewer, cut_off_after, runner_end
 from tests.conformance.builders import a_job, a_worker, claim, register
 
 
-class Told:
-    """Writes down what the keeper says."""
+class RecordingListener:
+    """A listener that records the calls of the lease renewer."""
 
     def __init__(self) -> None:
         self.cancelled: list[JobId] = []
@@ -50,8 +50,8 @@ class Told:
         self.cut += 1
 
 
-class Unreachable(MemoryStore):
-    """A store that does not answer renewals for a while."""
+class UnreachableStore(MemoryStore):
+    """A store that refuses renewals for a while."""
 
     refusals = 0
 
@@ -63,82 +63,86 @@ class Unreachable(MemoryStore):
 
 
 def a_keeper(
-    store: MemoryStore, told: Told, held: Sequence[tuple[JobId, bytes]] = (), *, dead_after: float = 3.0
+    store: MemoryStore,
+    listener: RecordingListener,
+    held: Sequence[tuple[JobId, bytes]] = (),
+    *,
+    dead_after: float = 3.0,
 ) -> LeaseRenewer:
     return LeaseRenewer(
-        store, lambda: a_worker("w1"), lambda: held, told, heartbeat=0.05, dead_after=dead_after, confirm=10
+        store, lambda: a_worker("w1"), lambda: held, listener, heartbeat=0.05, dead_after=dead_after, confirm=10
     )
 
 
 async def test_it_is_passed_on_that_a_policy_was_written(clock: ManualClock) -> None:
-    store, told = MemoryStore(clock=clock), Told()
+    store, listener = MemoryStore(clock=clock), RecordingListener()
     await register(store)
-    renewer = LeaseRenewer(store, lambda: a_worker("w1"), list, told, heartbeat=30, dead_after=90, confirm=10)
+    renewer = LeaseRenewer(store, lambda: a_worker("w1"), list, listener, heartbeat=30, dead_after=90, confirm=10)
     keeping = asyncio.create_task(renewer.run())
     async with asyncio.timeout(30):
-        await told.news.acquire()  # The first look.
+        await listener.news.acquire()  # The first look.
         await store.write(POLICIES, "current", b"1")
-        await told.news.acquire()
+        await listener.news.acquire()
     keeping.cancel()
 
 
 async def test_a_cancelled_job_is_passed_on(clock: ManualClock) -> None:
-    store, told = MemoryStore(clock=clock), Told()
+    store, listener = MemoryStore(clock=clock), RecordingListener()
     await register(store)
     await store.submit([a_job()])
     (lease,) = await claim(store)
     await store.cancel([lease.job_id])
-    assert await a_keeper(store, told, [(lease.job_id, lease.token)]).renew()
-    assert (told.cancelled, told.gone) == ([lease.job_id], [])
+    assert await a_keeper(store, listener, [(lease.job_id, lease.token)]).renew()
+    assert (listener.cancelled, listener.gone) == ([lease.job_id], [])
 
 
 async def test_a_lost_lease_is_passed_on(clock: ManualClock) -> None:
-    store, told = MemoryStore(clock=clock), Told()
+    store, listener = MemoryStore(clock=clock), RecordingListener()
     await register(store)
-    assert await a_keeper(store, told, [(JobId("nobody's"), b"x" * 16)]).renew()
-    assert told.gone == ["nobody's"]
+    assert await a_keeper(store, listener, [(JobId("nobody's"), b"x" * 16)]).renew()
+    assert listener.gone == ["nobody's"]
 
 
 async def test_a_worker_taken_for_dead_is_told_to_leave(clock: ManualClock) -> None:
     # R5.58
-    store, told = MemoryStore(clock=clock), Told()
+    store, listener = MemoryStore(clock=clock), RecordingListener()
     await register(store)
     await store.mark_dead("w1")
-    assert not await a_keeper(store, told).renew()
-    assert told.left == [WorkerState.DEAD]
+    assert not await a_keeper(store, listener).renew()
+    assert listener.left == [WorkerState.DEAD]
 
 
 async def test_a_draining_worker_goes_on_being_renewed(clock: ManualClock) -> None:
     # R5.19
-    store, told = MemoryStore(clock=clock), Told()
+    store, listener = MemoryStore(clock=clock), RecordingListener()
     await register(store)
     await store.drain("w1")
-    assert await a_keeper(store, told).renew()
-    assert told.left == [WorkerState.DRAINING]
+    assert await a_keeper(store, listener).renew()
+    assert listener.left == [WorkerState.DRAINING]
 
 
 async def test_a_renewal_that_fails_is_tried_again(clock: ManualClock) -> None:
     # R1.41
-    store, told = Unreachable(clock=clock), Told()
+    store, listener = UnreachableStore(clock=clock), RecordingListener()
     await register(store)
     store.refusals = 2
-    assert await a_keeper(store, told).renew()
-    assert told.cut == 0
+    assert await a_keeper(store, listener).renew()
+    assert listener.cut == 0
 
 
 async def test_work_is_cut_off_before_the_leases_end(clock: ManualClock) -> None:
     # W20
-    store, told = Unreachable(clock=clock), Told()
+    store, listener = UnreachableStore(clock=clock), RecordingListener()
     await register(store)
     store.refusals = 1_000
-    renewer = a_keeper(store, told, dead_after=0.3)
+    renewer = a_keeper(store, listener, dead_after=0.3)
     assert not await renewer.renew()
-    assert told.cut == 1
+    assert listener.cut == 1
     assert 0 < store.refusals < 1_000  # It tried again, and not for ever.
 
 
-class Silent(MemoryStore):
-    """A store that answers no renewal, and whose calls end only when they want to."""
+class SilentStore(MemoryStore):
+    """A store that does not reply to renewals, and whose calls ignore cancellation."""
 
     async def renew(self, beat: Heartbeat) -> HeartbeatReply:
         if beat.register:
@@ -154,14 +158,14 @@ class Silent(MemoryStore):
 
 async def test_a_renewal_that_hangs_is_given_up_before_the_leases_end(clock: ManualClock) -> None:
     # W20: the heartbeat is much longer than what is left of the lease.
-    store, told = Silent(clock=clock), Told()
+    store, listener = SilentStore(clock=clock), RecordingListener()
     await register(store)
     sent: list[float] = []
     renewer = LeaseRenewer(
         store,
         lambda: a_worker("w1"),
         list,
-        told,
+        listener,
         heartbeat=30,
         dead_after=60,
         confirm=10,
@@ -170,18 +174,18 @@ async def test_a_renewal_that_hangs_is_given_up_before_the_leases_end(clock: Man
     )
     async with asyncio.timeout(5):  # Not after the heartbeat.
         assert not await renewer.renew()
-    assert told.cut == 1
+    assert listener.cut == 1
     assert sent == [renewer.renewed]
     store.over = True
 
 
 async def test_a_worker_that_stood_still_past_its_leases_is_told_to_begin_anew(clock: ManualClock) -> None:
-    store, told = MemoryStore(clock=clock), Told()
+    store, listener = MemoryStore(clock=clock), RecordingListener()
     await register(store)
-    renewer = a_keeper(store, told)
+    renewer = a_keeper(store, listener)
     renewer.renewed -= 3.0
     assert not await renewer.renew()
-    assert (told.left, told.cut) == ([WorkerState.DEAD], 0)
+    assert (listener.left, listener.cut) == ([WorkerState.DEAD], 0)
 
 
 @pytest.mark.parametrize("dead_after", [0.3, 1.0, 3.0, 30.0, 90.0, 600.0])
@@ -190,15 +194,15 @@ def test_a_parent_acts_first_then_the_runner_and_both_before_the_lease_ends(dead
 
 
 async def test_an_error_that_no_store_should_raise_does_not_end_the_keeper(clock: ManualClock) -> None:
-    store, told = Odd(clock=clock), Told()
+    store, listener = InvalidReplyStore(clock=clock), RecordingListener()
     await register(store)
     store.times = 2
-    assert await a_keeper(store, told).renew()
-    assert (store.times, told.cut) == (0, 0)
+    assert await a_keeper(store, listener).renew()
+    assert (store.times, listener.cut) == (0, 0)
 
 
-class Odd(MemoryStore):
-    """A store whose answers cannot be read for a while."""
+class InvalidReplyStore(MemoryStore):
+    """A store whose replies are invalid for a while."""
 
     times = 0
 
@@ -210,17 +214,19 @@ class Odd(MemoryStore):
 
 
 async def test_news_make_it_renew_at_once(clock: ManualClock) -> None:
-    store, told = MemoryStore(clock=clock), Told()
+    store, listener = MemoryStore(clock=clock), RecordingListener()
     await register(store)
     await store.submit([a_job()])
     (lease,) = await claim(store)
     held = [(lease.job_id, lease.token)]
-    renewer = LeaseRenewer(store, lambda: a_worker("w1"), lambda: held, told, heartbeat=60, dead_after=180, confirm=10)
+    renewer = LeaseRenewer(
+        store, lambda: a_worker("w1"), lambda: held, listener, heartbeat=60, dead_after=180, confirm=10
+    )
     running = asyncio.create_task(renewer.run())
     await asyncio.sleep(0)
     await store.cancel([lease.job_id])
     async with asyncio.timeout(30):
-        while not told.cancelled:  # noqa: ASYNC110  (it is written down by another task)
+        while not listener.cancelled:  # noqa: ASYNC110  (it is written down by another task)
             await asyncio.sleep(0.001)
     running.cancel()
 
@@ -229,7 +235,9 @@ async def test_a_worker_that_has_changed_is_told_to_the_store_long_before_its_he
     store = MemoryStore(clock=clock)
     worker = [a_worker("w1", reserved=0)]
     await register(store)
-    renewer = LeaseRenewer(store, lambda: worker[0], list, Told(), heartbeat=60, dead_after=180, confirm=10)
+    renewer = LeaseRenewer(
+        store, lambda: worker[0], list, RecordingListener(), heartbeat=60, dead_after=180, confirm=10
+    )
     running = asyncio.create_task(renewer.run())
     await asyncio.sleep(0)
     worker[0] = a_worker("w1", reserved=2)

@@ -1,4 +1,4 @@
-"""A parent and its runners: which are replaced, and when the whole worker gives up."""
+"""A parent and its runners: replacement of runners, and the end of the whole worker."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.faults import jobs
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
 
 
-class Deaf:
-    """Refuses the renewals of some workers."""
+class RefusingOpener:
+    """An opener of stores that refuse the renewals of some workers."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -51,7 +51,7 @@ class Deaf:
 
 @contextlib.asynccontextmanager
 async def running(
-    folder: Path, deaf: Deaf, processes: int = 2
+    folder: Path, deaf: RefusingOpener, processes: int = 2
 ) -> AsyncIterator[tuple[Parent, asyncio.Task[int], Signals]]:
     signals = Signals()
     parent = Parent(
@@ -85,7 +85,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 async def test_a_runner_that_is_cut_off_alone_is_replaced(folder: Path) -> None:
     # W20
-    deaf = Deaf()
+    deaf = RefusingOpener()
     async with running(folder, deaf) as (_, task, signals):
         await until(lambda: len(deaf.seen) == 2)
         first, second = deaf.seen
@@ -99,7 +99,7 @@ async def test_a_runner_that_is_cut_off_alone_is_replaced(folder: Path) -> None:
 
 async def test_a_worker_exits_with_1_when_all_its_runners_are_cut_off(folder: Path) -> None:
     # W20
-    deaf = Deaf()
+    deaf = RefusingOpener()
     async with running(folder, deaf) as (_, task, _signals):
         await until(lambda: len(deaf.seen) == 2)
         deaf.refuse_all = True
@@ -108,7 +108,7 @@ async def test_a_worker_exits_with_1_when_all_its_runners_are_cut_off(folder: Pa
 
 
 async def test_no_chore_fails_when_a_runner_dies(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    deaf = Deaf()
+    deaf = RefusingOpener()
     async with running(folder, deaf, processes=1) as (parent, _, _signals):
         await until(lambda: deaf.seen)
         (runner,) = parent._runners
@@ -132,7 +132,7 @@ async def test_no_process_of_a_worker_that_runs_programs_can_be_read_by_them(
     app = Headway(f"sqlite:///{folder}/headway.db")
     app.task(name="dumpable")(jobs.dumpable.fn)
     app.task(name="dumpable_process", executor="process")(jobs.dumpable_process.fn)
-    async with app, running(folder, Deaf(), processes=1), asyncio.timeout(45):
+    async with app, running(folder, RefusingOpener(), processes=1), asyncio.timeout(45):
         for task in ("dumpable", "dumpable_process"):
             assert await (await app.tasks[task].aenqueue()).aresult() == 0
         await hidden.wait()

@@ -1,4 +1,4 @@
-"""A worker follows the store's policy: what runs changes within moments, without a restart."""
+"""A worker follows the store's policy: changes take effect within moments, without a restart."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ NO_RESERVE = replace(BUILT_IN, reserve=Reserve(slots=0))
 ONE_RESERVED = replace(BUILT_IN, reserve=Reserve(slots=1))
 
 
-class Floor:
-    """An app whose jobs wait until they are let go, and who runs at the moment."""
+class GatedApp:
+    """An app whose jobs wait until a test releases them, and the names of running jobs."""
 
     def __init__(self, app: Headway) -> None:
         self.app = app
@@ -61,12 +61,12 @@ class Floor:
         await apply_policy(await self.app.client.store(), policy, now_at=time.time_ns() // 1_000_000)
 
     async def follows(self, policy: Policy) -> None:
-        """Apply a policy and wait until the worker goes by it."""
+        """Apply a policy, and wait until the worker follows it."""
         await self.apply(policy)
         await until(lambda: self.app.policy == policy, within=PROMPTLY)
 
     async def settle(self) -> None:
-        """Wait until nothing more can start."""
+        """Wait until no more jobs can start."""
         await at_rest(self.app)
 
 
@@ -83,181 +83,181 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], *, within: floa
 
 
 @pytest.fixture
-async def floor() -> AsyncIterator[Floor]:
+async def gated() -> AsyncIterator[GatedApp]:
     async with Headway("memory://", slots=2, grace=0) as app:
-        yield Floor(app)
+        yield GatedApp(app)
 
 
 # ---------------------------------------------------------------------- the reserve
 
 
-async def test_a_reserve_that_is_set_holds_from_then_on_and_one_that_is_lifted_is_used_at_once(floor: Floor) -> None:
+async def test_a_reserve_that_is_set_holds_from_then_on_and_one_that_is_lifted_is_used_at_once(gated: GatedApp) -> None:
     # R1.25, R1.47, R1.27
-    await floor.apply(NO_RESERVE)
-    async with Worker(floor.app):
-        await floor.submit("low", "a", "b", "c")
-        await until(lambda: sorted(floor.running) == ["a", "b"])
-        await floor.follows(ONE_RESERVED)
-        floor.let_go("a")
-        await until(lambda: floor.running == ["b"])
-        await floor.settle()
-        assert floor.running == ["b"]  # The slot that is free is kept.
-        await floor.submit("high", "H")
-        await until(lambda: sorted(floor.running) == ["H", "b"])
-        floor.let_go("H")
-        await until(lambda: floor.running == ["b"])
-        await floor.apply(NO_RESERVE)
-        await until(lambda: sorted(floor.running) == ["b", "c"], within=PROMPTLY)
+    await gated.apply(NO_RESERVE)
+    async with Worker(gated.app):
+        await gated.submit("low", "a", "b", "c")
+        await until(lambda: sorted(gated.running) == ["a", "b"])
+        await gated.follows(ONE_RESERVED)
+        gated.let_go("a")
+        await until(lambda: gated.running == ["b"])
+        await gated.settle()
+        assert gated.running == ["b"]  # The slot that is free is kept.
+        await gated.submit("high", "H")
+        await until(lambda: sorted(gated.running) == ["H", "b"])
+        gated.let_go("H")
+        await until(lambda: gated.running == ["b"])
+        await gated.apply(NO_RESERVE)
+        await until(lambda: sorted(gated.running) == ["b", "c"], within=PROMPTLY)
 
 
-async def test_a_reserve_that_was_asked_of_the_worker_stays(floor: Floor) -> None:
-    await floor.apply(NO_RESERVE)
-    async with Worker(floor.app, reserved=1):
-        await floor.submit("low", "a", "b")
-        await until(lambda: floor.running == ["a"])
-        await floor.follows(replace(NO_RESERVE, crash_limit=9))
-        await floor.settle()
-        assert floor.running == ["a"]
+async def test_a_reserve_that_was_asked_of_the_worker_stays(gated: GatedApp) -> None:
+    await gated.apply(NO_RESERVE)
+    async with Worker(gated.app, reserved=1):
+        await gated.submit("low", "a", "b")
+        await until(lambda: gated.running == ["a"])
+        await gated.follows(replace(NO_RESERVE, crash_limit=9))
+        await gated.settle()
+        assert gated.running == ["a"]
 
 
-async def test_why_a_job_waits_follows_the_reserve(floor: Floor) -> None:
+async def test_why_a_job_waits_follows_the_reserve(gated: GatedApp) -> None:
     # R1.47
-    await floor.apply(NO_RESERVE)
-    async with Worker(floor.app):
-        await floor.submit("low", "a")
-        await until(lambda: floor.running == ["a"])
-        await floor.follows(ONE_RESERVED)
-        [waits] = await floor.submit("low", "b")
+    await gated.apply(NO_RESERVE)
+    async with Worker(gated.app):
+        await gated.submit("low", "a")
+        await until(lambda: gated.running == ["a"])
+        await gated.follows(ONE_RESERVED)
+        [waits] = await gated.submit("low", "b")
 
         async def says_so() -> bool:
             return [reason.code for reason in await waits.awhy()] == ["reserved"]
 
         await until(says_so, within=PROMPTLY)
-        assert floor.running == ["a"]
+        assert gated.running == ["a"]
 
 
-async def test_who_must_leave_a_slot_free_does_so_whatever_starts_beside_it(floor: Floor) -> None:
+async def test_who_must_leave_a_slot_free_does_so_whatever_starts_beside_it(gated: GatedApp) -> None:
     # R1.47: trunk reservation, and both lanes waited when the worker came.
-    await floor.apply(replace(BUILT_IN, reserve=Reserve(slots=1, rule="leave_free")))
-    await floor.submit("high", "H")
-    await floor.submit("low", "a")
-    async with Worker(floor.app):
-        await until(lambda: "H" in floor.running)
-        await floor.settle()
-        assert floor.running == ["H"]
-        floor.let_go("H")
-        await until(lambda: floor.running == ["a"])
+    await gated.apply(replace(BUILT_IN, reserve=Reserve(slots=1, rule="leave_free")))
+    await gated.submit("high", "H")
+    await gated.submit("low", "a")
+    async with Worker(gated.app):
+        await until(lambda: "H" in gated.running)
+        await gated.settle()
+        assert gated.running == ["H"]
+        gated.let_go("H")
+        await until(lambda: gated.running == ["a"])
 
 
 async def test_a_reserve_of_the_pool_is_kept_over_all_workers() -> None:
     # R1.25
     app = Headway("memory://", slots=2, grace=0)
-    floor = Floor(app)
+    gated = GatedApp(app)
     async with app:
-        await floor.apply(replace(BUILT_IN, reserve=Reserve(slots=1, scope="pool")))
+        await gated.apply(replace(BUILT_IN, reserve=Reserve(slots=1, scope="pool")))
         async with Worker(app), Worker(app):
-            await floor.submit("low", "a", "b", "c", "d")
-            await until(lambda: len(floor.running) == 3)
-            await floor.settle()
-            assert len(floor.running) == 3
-            await floor.submit("high", "H")
-            await until(lambda: "H" in floor.running)
+            await gated.submit("low", "a", "b", "c", "d")
+            await until(lambda: len(gated.running) == 3)
+            await gated.settle()
+            assert len(gated.running) == 3
+            await gated.submit("high", "H")
+            await until(lambda: "H" in gated.running)
 
 
 # ---------------------------------------------------------------------- limits, lanes, rungs
 
 
-async def test_a_limit_that_is_lowered_or_raised_holds_at_once(floor: Floor) -> None:
-    await floor.apply(replace(NO_RESERVE, limits={"all": LimitRule(concurrency=2)}))
-    async with Worker(floor.app):
-        jobs = await floor.submit("medium", "a", "b", "c", "d")
-        await until(lambda: sorted(floor.running) == ["a", "b"])
-        await floor.apply(replace(NO_RESERVE, limits={"all": LimitRule(concurrency=1)}))
-        floor.let_go("a")
-        await until(lambda: floor.running == ["b"])
-        await floor.settle()
-        assert floor.running == ["b"]
+async def test_a_limit_that_is_lowered_or_raised_holds_at_once(gated: GatedApp) -> None:
+    await gated.apply(replace(NO_RESERVE, limits={"all": LimitRule(concurrency=2)}))
+    async with Worker(gated.app):
+        jobs = await gated.submit("medium", "a", "b", "c", "d")
+        await until(lambda: sorted(gated.running) == ["a", "b"])
+        await gated.apply(replace(NO_RESERVE, limits={"all": LimitRule(concurrency=1)}))
+        gated.let_go("a")
+        await until(lambda: gated.running == ["b"])
+        await gated.settle()
+        assert gated.running == ["b"]
         [reason] = await jobs[2].awhy()
         assert reason.text.startswith("all runs 1 of 1")
-        await floor.apply(NO_RESERVE)
-        await until(lambda: sorted(floor.running) == ["b", "c"], within=PROMPTLY)
+        await gated.apply(NO_RESERVE)
+        await until(lambda: sorted(gated.running) == ["b", "c"], within=PROMPTLY)
 
 
-async def test_a_lane_that_is_added_is_served_by_its_level(floor: Floor) -> None:
+async def test_a_lane_that_is_added_is_served_by_its_level(gated: GatedApp) -> None:
     lanes = {name: replace(lane, level=lane.level + 1) for name, lane in BUILT_IN.lanes.items()}
     added = replace(NO_RESERVE, lanes={**lanes, "urgent": Lane(0, 9, max_retries=1, timeout_ms=5_000)})
-    async with Worker(floor.app, slots=1):
-        await floor.submit("high", "first")
-        await until(lambda: floor.running == ["first"])
-        await floor.follows(added)
-        await floor.submit("urgent", "second")
-        floor.let_go("first")
-        await until(lambda: floor.running == ["second"])
-        await floor.submit("high", "high")
-        await floor.submit("urgent", "urgent")
+    async with Worker(gated.app, slots=1):
+        await gated.submit("high", "first")
+        await until(lambda: gated.running == ["first"])
+        await gated.follows(added)
+        await gated.submit("urgent", "second")
+        gated.let_go("first")
+        await until(lambda: gated.running == ["second"])
+        await gated.submit("high", "high")
+        await gated.submit("urgent", "urgent")
         for name in ("second", "urgent", "high"):
-            floor.let_go(name)
-        await until(lambda: len(floor.ran) == 4)
-        assert floor.ran == ["first", "second", "urgent", "high"]
+            gated.let_go(name)
+        await until(lambda: len(gated.ran) == 4)
+        assert gated.ran == ["first", "second", "urgent", "high"]
 
 
 @pytest.mark.parametrize("duration", [pytest.param(None, id="plain"), pytest.param("fast", id="of a duration")])
 async def test_a_better_lane_comes_first_even_with_the_first_job_it_ever_had(
-    floor: Floor, duration: str | None
+    gated: GatedApp, duration: str | None
 ) -> None:
     # R1.43
-    async with Worker(floor.app, slots=1):
-        await floor.submit("low", "first")
-        await until(lambda: floor.running == ["first"])
-        await floor.submit("low", "low")
-        await floor.hold.using(priority="high", duration=duration).aenqueue("high")
+    async with Worker(gated.app, slots=1):
+        await gated.submit("low", "first")
+        await until(lambda: gated.running == ["first"])
+        await gated.submit("low", "low")
+        await gated.hold.using(priority="high", duration=duration).aenqueue("high")
         for name in ("first", "high", "low"):
-            floor.let_go(name)
-        await until(lambda: len(floor.ran) == 3)
-        assert floor.ran == ["first", "high", "low"]
+            gated.let_go(name)
+        await until(lambda: len(gated.ran) == 3)
+        assert gated.ran == ["first", "high", "low"]
 
 
-async def test_jobs_of_a_lane_that_was_removed_still_run(floor: Floor) -> None:
+async def test_jobs_of_a_lane_that_was_removed_still_run(gated: GatedApp) -> None:
     added = replace(NO_RESERVE, lanes={**BUILT_IN.lanes, "urgent": Lane(0, 9, max_retries=1, timeout_ms=5_000)})
-    await floor.apply(added)
-    async with Worker(floor.app, slots=1):
-        await floor.submit("low", "first")
-        await until(lambda: floor.running == ["first"])
-        await floor.submit("urgent", "forgotten")
-        await floor.submit("low", "low")
-        await floor.follows(NO_RESERVE)
+    await gated.apply(added)
+    async with Worker(gated.app, slots=1):
+        await gated.submit("low", "first")
+        await until(lambda: gated.running == ["first"])
+        await gated.submit("urgent", "forgotten")
+        await gated.submit("low", "low")
+        await gated.follows(NO_RESERVE)
         for name in ("first", "low", "forgotten"):
-            floor.let_go(name)
-        await until(lambda: len(floor.ran) == 3)
-        assert floor.ran == ["first", "low", "forgotten"]
+            gated.let_go(name)
+        await until(lambda: len(gated.ran) == 3)
+        assert gated.ran == ["first", "low", "forgotten"]
 
 
-async def test_a_job_is_stopped_at_the_end_of_its_rung(floor: Floor) -> None:
+async def test_a_job_is_stopped_at_the_end_of_its_rung(gated: GatedApp) -> None:
     # R3.5, R3.7, R3.9
     rungs = (Rung("fast", 200), Rung("slow", 60_000))
-    await floor.apply(replace(NO_RESERVE, ladder=Ladder(rungs)))
-    async with Worker(floor.app):
-        fast = await floor.hold.using(duration="fast").aenqueue("fast")
-        elastic = await floor.hold.using(duration="default").aenqueue("elastic")
-        await until(lambda: "elastic" in floor.running)
+    await gated.apply(replace(NO_RESERVE, ladder=Ladder(rungs)))
+    async with Worker(gated.app):
+        fast = await gated.hold.using(duration="fast").aenqueue("fast")
+        elastic = await gated.hold.using(duration="default").aenqueue("elastic")
+        await until(lambda: "elastic" in gated.running)
         await until(_is(fast, "failed"))
         record = await fast.arecord()
         assert (record.reason, record.error and record.error.message) == ("time_limit", "time limit (0.2 s)")
         assert (await elastic.arecord()).assigned == "slow"
-        floor.let_go("elastic")
+        gated.let_go("elastic")
         await elastic.aresult(10)
 
 
-async def test_a_ladder_lets_faster_jobs_past_one_that_does_not_fit(floor: Floor) -> None:
+async def test_a_ladder_lets_faster_jobs_past_one_that_does_not_fit(gated: GatedApp) -> None:
     # R3.92, R3.6
     rungs = (Rung("fast", 60_000), Rung("slow", 90_000, limit=1))
-    await floor.apply(replace(NO_RESERVE, ladder=Ladder(rungs)))
-    async with Worker(floor.app):
+    await gated.apply(replace(NO_RESERVE, ladder=Ladder(rungs)))
+    async with Worker(gated.app):
         for name, duration in (("s1", "slow"), ("s2", "slow"), ("f1", "fast")):
-            await floor.hold.using(duration=duration).aenqueue(name)
-        await until(lambda: sorted(floor.running) == ["f1", "s1"])
-        floor.let_go("s1")
-        await until(lambda: sorted(floor.running) == ["f1", "s2"])
+            await gated.hold.using(duration=duration).aenqueue(name)
+        await until(lambda: sorted(gated.running) == ["f1", "s1"])
+        gated.let_go("s1")
+        await until(lambda: sorted(gated.running) == ["f1", "s2"])
 
 
 def _is(job: Job[Any], state: str) -> Callable[[], Awaitable[bool]]:
@@ -270,12 +270,12 @@ def _is(job: Job[Any], state: str) -> Callable[[], Awaitable[bool]]:
 # ---------------------------------------------------------------------- pauses, rates, what is told
 
 
-async def test_a_pause_holds_at_once_and_its_end_is_heard(floor: Floor) -> None:
-    async with Worker(floor.app):
-        await floor.app.apause(task="hold")
-        [job] = await floor.submit("high", "a")
-        await floor.settle()
-        assert floor.running == []
+async def test_a_pause_holds_at_once_and_its_end_is_heard(gated: GatedApp) -> None:
+    async with Worker(gated.app):
+        await gated.app.apause(task="hold")
+        [job] = await gated.submit("high", "a")
+        await gated.settle()
+        assert gated.running == []
         assert [reason.code for reason in await job.awhy()] == ["paused"]
 
         async def waits_aside() -> bool:
@@ -283,19 +283,19 @@ async def test_a_pause_holds_at_once_and_its_end_is_heard(floor: Floor) -> None:
 
         await until(waits_aside)  # A worker has met the job, so the store knows why it waits.
         await asyncio.sleep(0.01)  # The wait is counted in milliseconds.
-        await floor.app.aresume(task="hold")
-        await until(lambda: floor.running == ["a"], within=PROMPTLY)
+        await gated.app.aresume(task="hold")
+        await until(lambda: gated.running == ["a"], within=PROMPTLY)
         waited = await job.awaited()
         assert waited["paused"] == max(waited.values())
 
 
-async def test_a_rate_starts_jobs_evenly_and_no_later_than_it_must(floor: Floor) -> None:
-    @floor.app.task(name="call", limits=[Limit(rate="5/s")])
+async def test_a_rate_starts_jobs_evenly_and_no_later_than_it_must(gated: GatedApp) -> None:
+    @gated.app.task(name="call", limits=[Limit(rate="5/s")])
     async def call(number: int) -> int:
         return number
 
-    async with Worker(floor.app, slots=8):
-        jobs = await floor.app.aenqueue_many([call.call(number) for number in range(6)])
+    async with Worker(gated.app, slots=8):
+        jobs = await gated.app.aenqueue_many([call.call(number) for number in range(6)])
         for job in jobs:
             await job.aresult(10)
         started = [(await job.arecord()).started_at or 0 for job in jobs]
@@ -305,15 +305,15 @@ async def test_a_rate_starts_jobs_evenly_and_no_later_than_it_must(floor: Floor)
 
 
 @pytest.mark.slow
-async def test_a_job_that_has_started_tells_what_it_had_waited_for(floor: Floor) -> None:
-    async with Worker(floor.app, slots=1):
-        await floor.submit("medium", "a")
-        await until(lambda: floor.running == ["a"])
-        [job] = await floor.submit("medium", "b")
+async def test_a_job_that_has_started_tells_what_it_had_waited_for(gated: GatedApp) -> None:
+    async with Worker(gated.app, slots=1):
+        await gated.submit("medium", "a")
+        await until(lambda: gated.running == ["a"])
+        [job] = await gated.submit("medium", "b")
         await asyncio.sleep(2.5)
         assert [reason.code for reason in await job.awhy()] == ["slots_full"]
-        floor.let_go("a")
-        await until(lambda: floor.running == ["b"])
+        gated.let_go("a")
+        await until(lambda: gated.running == ["b"])
         assert await job.awhy() == []
         waited = await job.awaited()
         assert waited == {"slots_full": pytest.approx(2.5, abs=1.0)}
@@ -322,9 +322,9 @@ async def test_a_job_that_has_started_tells_what_it_had_waited_for(floor: Floor)
 # ---------------------------------------------------------------------- policies that cannot be read
 
 
-async def write_newer(floor: Floor, version: int) -> None:
-    """Apply a policy as a later release might."""
-    store = await floor.app.client.store()
+async def write_newer(gated: GatedApp, version: int) -> None:
+    """Apply a policy as a newer release may."""
+    store = await gated.app.client.store()
     data = policy_data(BUILT_IN) | {"quantum": 3}
     body = {"version": version, "applied_at": 5, "note": "", "digest": f"new {version}", "policy": data}
     await store.write(POLICIES, f"{version:06d}", msgspec.json.encode(body))
@@ -332,51 +332,51 @@ async def write_newer(floor: Floor, version: int) -> None:
 
 
 async def test_a_version_that_this_headway_cannot_read_keeps_the_last_in_force(
-    floor: Floor, caplog: pytest.LogCaptureFixture
+    gated: GatedApp, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await floor.apply(replace(NO_RESERVE, crash_limit=7))
-    async with Worker(floor.app):
+    await gated.apply(replace(NO_RESERVE, crash_limit=7))
+    async with Worker(gated.app):
         with caplog.at_level(logging.ERROR, "headway.policy"):
-            await write_newer(floor, 2)
+            await write_newer(gated, 2)
             await until(lambda: bool(caplog.records), within=PROMPTLY)
             await asyncio.sleep(1.2)  # It looks again and again, and says so once.
         assert [record.getMessage().partition(" error")[0] for record in caplog.records] == [
             "policy.unreadable version=2 kept=1"
         ]
-        assert floor.app.policy.crash_limit == 7
-        await floor.submit("low", "a")
-        await until(lambda: floor.running == ["a"])
-        await floor.follows(replace(NO_RESERVE, crash_limit=8))
-        assert floor.app.in_force.version == 3
+        assert gated.app.policy.crash_limit == 7
+        await gated.submit("low", "a")
+        await until(lambda: gated.running == ["a"])
+        await gated.follows(replace(NO_RESERVE, crash_limit=8))
+        assert gated.app.in_force.version == 3
 
 
 async def test_a_worker_that_starts_under_a_policy_it_cannot_read_goes_by_the_built_in(
-    floor: Floor, caplog: pytest.LogCaptureFixture
+    gated: GatedApp, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await floor.apply(BUILT_IN)
-    await write_newer(floor, 2)
+    await gated.apply(BUILT_IN)
+    await write_newer(gated, 2)
     with caplog.at_level(logging.ERROR, "headway.policy"):
-        async with Worker(floor.app):
-            await floor.submit("low", "a")
-            await until(lambda: floor.running == ["a"])
+        async with Worker(gated.app):
+            await gated.submit("low", "a")
+            await until(lambda: gated.running == ["a"])
     assert "policy.unreadable version=2" in caplog.text
-    assert floor.app.policy == BUILT_IN
+    assert gated.app.policy == BUILT_IN
 
 
 # ---------------------------------------------------------------------- durations
 
 
-async def test_what_jobs_take_is_learned_and_made_known(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_jobs_take_is_learned_and_made_known(gated: GatedApp, monkeypatch: pytest.MonkeyPatch) -> None:
     # R4.40
     monkeypatch.setattr("headway.worker.runner.LEARN_EVERY", 0.1)
 
-    @floor.app.task(name="nap")
+    @gated.app.task(name="nap")
     async def nap(seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    async with Worker(floor.app, slots=8):
-        store = await floor.app.client.store()
-        jobs = await floor.app.aenqueue_many([nap.call(0.3) for _ in range(8)])
+    async with Worker(gated.app, slots=8):
+        store = await gated.app.client.store()
+        jobs = await gated.app.aenqueue_many([nap.call(0.3) for _ in range(8)])
         for job in jobs:
             await job.aresult(10)
 
@@ -385,8 +385,8 @@ async def test_what_jobs_take_is_learned_and_made_known(floor: Floor, monkeypatc
 
         await until(is_known)
         assert (await read_costs(store))["nap"] == pytest.approx(300_000, rel=0.5)
-        await floor.submit("high", "a")
-        await until(lambda: floor.running == ["a"])
+        await gated.submit("high", "a")
+        await until(lambda: gated.running == ["a"])
         assert "hold" not in await read_costs(store)  # It still runs.
 
 

@@ -1,4 +1,4 @@
-"""A worker's own address: alive, ready, measured; on loopback alone."""
+"""The probe server of a worker: liveness, readiness and metrics, on loopback only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a process that runs jobs is replaced."""
+"""Conditions for replacing a process that runs jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 def a_use(jobs: int = 0, memory: int = 0, memory_after: float = 0.0) -> RunnerUse:
-    """Build the use of a runner that started at 8 s and could claim at 10 s."""
+    """Return the use of a runner that started at 8 s and could claim at 10 s."""
     return RunnerUse(ChildBounds(jobs, memory), began=8.0, ready=10.0, memory_after=memory_after)
 
 

@@ -1,4 +1,4 @@
-"""Between a job's end and the store's receipt: the lease is still the worker's."""
+"""The lease remains the worker's between the end of a job and the store's receipt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headway.worker.slot_table import SlotTable
 
 
 class SlowStore(MemoryStore):
-    """Takes no report until the gate is opened."""
+    """A store that accepts no report until the gate is opened."""
 
     def __init__(self) -> None:
         super().__init__(clock=lambda: time.time_ns() // 1_000_000)

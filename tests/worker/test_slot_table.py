@@ -1,4 +1,4 @@
-"""The board between a runner and its parent."""
+"""The table of slots that a runner shares with its parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots, reserve and lanes with real workers: what runs at once, and what a freed slot goes to."""
+"""Slots, reserve and lanes with real workers: the jobs that run together, and the next job for a free slot."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from headway import Context, Headway, Job, Worker
 from tests.worker.resting import at_rest
 
 
-class Floor:
-    """An app whose jobs wait until they are let go, and who runs at the moment."""
+class GatedApp:
+    """An app whose jobs wait until a test releases them, and the names of running jobs."""
 
     def __init__(self, app: Headway) -> None:
         self.app = app
@@ -48,7 +48,7 @@ class Floor:
                 await asyncio.sleep(0.002)
 
     async def settle(self) -> None:
-        """Wait until nothing more can start."""
+        """Wait until no more jobs can start."""
         await at_rest(self.app)
 
     def close(self, *jobs: Job[None]) -> None:
@@ -57,57 +57,57 @@ class Floor:
 
 
 @pytest.fixture
-def floor() -> Floor:
-    return Floor(Headway("memory://", slots=3, reserved=1, grace=0))
+def gated() -> GatedApp:
+    return GatedApp(Headway("memory://", slots=3, reserved=1, grace=0))
 
 
-async def test_low_work_fills_all_slots_but_the_reserve_and_high_starts_beside_it(floor: Floor) -> None:
+async def test_low_work_fills_all_slots_but_the_reserve_and_high_starts_beside_it(gated: GatedApp) -> None:
     # R1.8, R1.10, R1.17, R1.18, R1.12, R1.15
-    async with Worker(floor.app):
-        await floor.submit("low", "a", "b", "c")
-        await floor.until(lambda: len(floor.running) == 2)
-        await floor.settle()
-        assert sorted(floor.running) == ["a", "b"]
-        await floor.submit("high", "H")
-        await floor.until(lambda: "H" in floor.running)
-        await floor.settle()
-        assert sorted(floor.running) == ["H", "a", "b"]
-        floor.let_go("H")
-        await floor.until(lambda: "H" not in floor.running)
-        await floor.settle()
-        assert sorted(floor.running) == ["a", "b"]  # The third low job still waits for its own cap.
-        floor.close()
-    assert floor.most == 3
+    async with Worker(gated.app):
+        await gated.submit("low", "a", "b", "c")
+        await gated.until(lambda: len(gated.running) == 2)
+        await gated.settle()
+        assert sorted(gated.running) == ["a", "b"]
+        await gated.submit("high", "H")
+        await gated.until(lambda: "H" in gated.running)
+        await gated.settle()
+        assert sorted(gated.running) == ["H", "a", "b"]
+        gated.let_go("H")
+        await gated.until(lambda: "H" not in gated.running)
+        await gated.settle()
+        assert sorted(gated.running) == ["a", "b"]  # The third low job still waits for its own cap.
+        gated.close()
+    assert gated.most == 3
 
 
-async def test_high_work_may_use_every_slot(floor: Floor) -> None:
+async def test_high_work_may_use_every_slot(gated: GatedApp) -> None:
     # R1.9, R1.13, R1.16, R1.19: nothing idle holds a slot.
-    async with Worker(floor.app):
-        await floor.settle()
-        await floor.submit("high", "1", "2", "3", "4")
-        await floor.until(lambda: len(floor.running) == 3)
-        await floor.settle()
-        assert len(floor.running) == 3
-        floor.close()
+    async with Worker(gated.app):
+        await gated.settle()
+        await gated.submit("high", "1", "2", "3", "4")
+        await gated.until(lambda: len(gated.running) == 3)
+        await gated.settle()
+        assert len(gated.running) == 3
+        gated.close()
 
 
-async def test_a_freed_slot_goes_by_level_not_by_turn(floor: Floor) -> None:
+async def test_a_freed_slot_goes_by_level_not_by_turn(gated: GatedApp) -> None:
     # R1.43
-    async with Worker(floor.app):
-        await floor.submit("high", "1", "2", "3")
-        await floor.until(lambda: len(floor.running) == 3)
-        await floor.submit("low", "low")
-        await floor.submit("high", "late")
-        floor.let_go("1")
-        await floor.until(lambda: "late" in floor.running)
-        assert "low" not in floor.running
-        floor.close()
+    async with Worker(gated.app):
+        await gated.submit("high", "1", "2", "3")
+        await gated.until(lambda: len(gated.running) == 3)
+        await gated.submit("low", "low")
+        await gated.submit("high", "late")
+        gated.let_go("1")
+        await gated.until(lambda: "late" in gated.running)
+        assert "low" not in gated.running
+        gated.close()
 
 
 async def test_a_job_leaves_the_queue_only_for_a_free_slot(tmp_path: Path) -> None:
     # R1.20, R1.21, R2.54: one instance is full, so the job waits in the store, and another instance takes it.
     url = f"sqlite:///{tmp_path}/jobs.db"
-    full, free = (Floor(Headway(url, slots=1, reserved=0, grace=0)) for _ in range(2))
+    full, free = (GatedApp(Headway(url, slots=1, reserved=0, grace=0)) for _ in range(2))
     async with Worker(full.app):
         await full.submit("low", "first")
         await full.until(lambda: full.running == ["first"])
@@ -126,57 +126,57 @@ async def test_a_job_leaves_the_queue_only_for_a_free_slot(tmp_path: Path) -> No
 async def test_instances_hold_their_limits_independently(tmp_path: Path) -> None:
     # R1.2, R1.4, R1.23, R1.24: three instances of three slots run six low jobs, and nine high ones.
     url = f"sqlite:///{tmp_path}/jobs.db"
-    floors = [Floor(Headway(url, slots=3, reserved=1, grace=0)) for _ in range(3)]
+    floors = [GatedApp(Headway(url, slots=3, reserved=1, grace=0)) for _ in range(3)]
 
     def running() -> int:
-        return sum(len(floor.running) for floor in floors)
+        return sum(len(gated.running) for gated in floors)
 
     async with AsyncExitStack() as stack:
-        for floor in floors:
-            await stack.enter_async_context(Worker(floor.app))
+        for gated in floors:
+            await stack.enter_async_context(Worker(gated.app))
         await floors[0].submit("low", *(f"low {number}" for number in range(12)))
         await floors[0].until(lambda: running() == 6)
-        assert [floor.most for floor in floors] == [2, 2, 2]
+        assert [gated.most for gated in floors] == [2, 2, 2]
         await floors[0].submit("high", *(f"high {number}" for number in range(9)))
         await floors[0].until(lambda: running() == 9)
-        for floor in floors:
-            floor.let_go(*(f"low {number}" for number in range(12)))
+        for gated in floors:
+            gated.let_go(*(f"low {number}" for number in range(12)))
         await floors[0].until(lambda: all(len([n for n in f.running if n.startswith("high")]) == 3 for f in floors))
-        assert max(floor.most for floor in floors) == 3  # R1.7
-        assert max(floor.most_low for floor in floors) == 2
-        for floor in floors:
-            floor.close()
-    for floor in floors:
-        await floor.app.aclose()
+        assert max(gated.most for gated in floors) == 3  # R1.7
+        assert max(gated.most_low for gated in floors) == 2
+        for gated in floors:
+            gated.close()
+    for gated in floors:
+        await gated.app.aclose()
 
 
-async def test_a_blocking_task_does_not_stall_the_loop(floor: Floor) -> None:
+async def test_a_blocking_task_does_not_stall_the_loop(gated: GatedApp) -> None:
     # R1.49
     release = threading.Event()
 
-    @floor.app.task(name="block")
+    @gated.app.task(name="block")
     def block() -> str:
         return "released" if release.wait(20) else "gave up"
 
-    async with Worker(floor.app):
+    async with Worker(gated.app):
         blocked = await block.aenqueue()
-        await floor.submit("high", "other")
-        await floor.until(lambda: floor.running == ["other"])
+        await gated.submit("high", "other")
+        await gated.until(lambda: gated.running == ["other"])
         release.set()
         assert await blocked.aresult(10) == "released"
-        floor.close()
+        gated.close()
 
 
-async def test_submission_returns_before_the_job_has_run_and_the_wait_is_told(floor: Floor) -> None:
+async def test_submission_returns_before_the_job_has_run_and_the_wait_is_told(gated: GatedApp) -> None:
     # R1.1, R1.36, R5.1: workers pull; the latency is the true start minus the submission.
-    (job,) = await floor.submit("low", "a")
+    (job,) = await gated.submit("low", "a")
     assert await job.astatus() == "queued"
-    async with Worker(floor.app):
-        await floor.until(lambda: floor.running == ["a"])
+    async with Worker(gated.app):
+        await gated.until(lambda: gated.running == ["a"])
         record = await job.arecord()
         assert record.started_at is not None
         assert record.started_at >= record.submitted_at
-        floor.close()
+        gated.close()
 
 
 async def test_renewals_and_results_go_on_while_every_user_thread_is_taken() -> None:
@@ -210,14 +210,14 @@ async def test_progress_from_threads_reaches_the_loop_safely() -> None:
         assert await job.aresult(20) == "done"
 
 
-async def test_each_job_has_its_own_timeout(floor: Floor) -> None:
+async def test_each_job_has_its_own_timeout(gated: GatedApp) -> None:
     # R5.71, R5.17
-    @floor.app.task(name="sleep", max_retries=0)
+    @gated.app.task(name="sleep", max_retries=0)
     async def sleep(seconds: float) -> str:
         await asyncio.sleep(seconds)
         return "slept"
 
-    async with Worker(floor.app):
+    async with Worker(gated.app):
         short = await sleep.using(timeout=0.1).aenqueue(0.5)
         long = await sleep.using(timeout=30).aenqueue(0.5)
         assert await long.aresult(10) == "slept"

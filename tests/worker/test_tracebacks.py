@@ -1,4 +1,4 @@
-"""Tracebacks that are kept with jobs show the task, not the worker."""
+"""Stored tracebacks of jobs show the task and not the worker."""
 
 from __future__ import annotations
 

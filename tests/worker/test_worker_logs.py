@@ -1,4 +1,4 @@
-"""What a worker process writes: the lines of tasks and libraries too, and never at the cost of its jobs."""
+"""The output of a worker process: it includes the lines of tasks and libraries, and never delays jobs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.worker import logging_jobs
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 
-class Place:
-    """A store, and a worker whose standard error the test holds."""
+class LoggingWorker:
+    """A store, and a worker whose standard error goes to the test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -68,13 +68,13 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    made = Place(tmp_path)
+def place(tmp_path: Path) -> Iterator[LoggingWorker]:
+    made = LoggingWorker(tmp_path)
     yield made
     made.close()
 
 
-def test_what_tasks_log_arrives_with_their_jobs_whatever_runs_them(place: Place) -> None:
+def test_what_tasks_log_arrives_with_their_jobs_whatever_runs_them(place: LoggingWorker) -> None:
     place.start("--log", "json")
     jobs = {task: place.submit(task) for task in ("on_loop", "in_thread", "in_process", "by_context")}
     jobs["thread_of_its_own"] = place.submit("thread_of_its_own")
@@ -98,7 +98,7 @@ def test_what_tasks_log_arrives_with_their_jobs_whatever_runs_them(place: Place)
     assert died["traceback"].endswith("RuntimeError: alone")
 
 
-def test_the_level_holds_for_tasks_too(place: Place) -> None:
+def test_the_level_holds_for_tasks_too(place: LoggingWorker) -> None:
     place.start("--log", "json", "--log-level", "warning")
     for task in ("on_loop", "in_process"):
         place.submit(task).result(timeout=60)
@@ -106,7 +106,7 @@ def test_the_level_holds_for_tasks_too(place: Place) -> None:
     assert {line["level"] for line in place.lines()} == {"warning", "error"}
 
 
-def test_handlers_of_the_app_are_respected(place: Place) -> None:
+def test_handlers_of_the_app_are_respected(place: LoggingWorker) -> None:
     with (place.folder / "logging_jobs.py").open("a") as file:
         file.write('\nlogging.basicConfig(filename="mine.log", level="INFO", format="MINE %(message)s")\n')
     place.start("--log", "json")
@@ -118,7 +118,7 @@ def test_handlers_of_the_app_are_respected(place: Place) -> None:
     assert "my.module" not in [line["logger"] for line in lines]
 
 
-def test_a_standard_error_that_nobody_reads_stops_nothing(place: Place) -> None:
+def test_a_standard_error_that_nobody_reads_stops_nothing(place: LoggingWorker) -> None:
     # W18
     reading, writing = os.pipe()
     worker = place.start("--log", "json", "--slots", "20", stderr=writing)
@@ -137,7 +137,7 @@ def test_a_standard_error_that_nobody_reads_stops_nothing(place: Place) -> None:
 
 
 @pytest.mark.parametrize("how", ["reader gone", "closed"])
-def test_a_standard_error_that_is_gone_stops_nothing(place: Place, how: str) -> None:
+def test_a_standard_error_that_is_gone_stops_nothing(place: LoggingWorker, how: str) -> None:
     # W18
     if how == "closed":
         worker = place.start("--log", "json", stderr=2, preexec_fn=lambda: os.close(2))
@@ -152,7 +152,7 @@ def test_a_standard_error_that_is_gone_stops_nothing(place: Place, how: str) -> 
     assert worker.wait(40) == 0
 
 
-def test_what_a_task_prints_passes_whole(place: Place) -> None:
+def test_what_a_task_prints_passes_whole(place: LoggingWorker) -> None:
     # W18
     with (place.folder / "printed").open("wb") as printed:
         place.start("--log", "json", stdout=printed)
@@ -161,7 +161,7 @@ def test_what_a_task_prints_passes_whole(place: Place) -> None:
     assert (place.folder / "printed").stat().st_size == 5 << 20
 
 
-def test_no_process_writes_a_traceback_of_its_own_when_its_worker_is_killed(place: Place) -> None:
+def test_no_process_writes_a_traceback_of_its_own_when_its_worker_is_killed(place: LoggingWorker) -> None:
     worker = place.start("--log", "json")
     place.submit("chatty", 1).result(timeout=60)
     processes = tree(worker.pid)
@@ -173,7 +173,7 @@ def test_no_process_writes_a_traceback_of_its_own_when_its_worker_is_killed(plac
     assert all("traceback" not in line for line in place.lines())
 
 
-def test_a_store_that_is_refused_at_start_is_one_line_and_is_waited_for(place: Place) -> None:
+def test_a_store_that_is_refused_at_start_is_one_line_and_is_waited_for(place: LoggingWorker) -> None:
     # R1.41
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # Bound and not listening: every connection is refused.
@@ -188,7 +188,7 @@ def test_a_store_that_is_refused_at_start_is_one_line_and_is_waited_for(place: P
     assert all("traceback" not in line for line in place.lines())
 
 
-def test_a_task_that_no_app_knows_is_warned_of_once(place: Place) -> None:
+def test_a_task_that_no_app_knows_is_warned_of_once(place: LoggingWorker) -> None:
     @place.app.task(name="not.there")
     async def not_there() -> None: ...
 
@@ -203,7 +203,7 @@ def test_a_task_that_no_app_knows_is_warned_of_once(place: Place) -> None:
     assert "import the module" in line["hint"]
 
 
-def test_threads_with_a_time_limit_are_named_once_at_start(place: Place) -> None:
+def test_threads_with_a_time_limit_are_named_once_at_start(place: LoggingWorker) -> None:
     with (place.folder / "logging_jobs.py").open("a") as file:
         file.write("\n\nfor n in range(3):\n    app.task(name=f'slow{n}', timeout=5)(lambda: None)\n")
     place.start("--log", "json")

@@ -1,4 +1,4 @@
-"""A table for ended jobs, gone after the test, and the chore that fills it."""
+"""A table for ended jobs, dropped after the test, and the chore that fills it."""
 
 from __future__ import annotations
 

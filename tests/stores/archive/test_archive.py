@@ -1,4 +1,4 @@
-"""The archive: whatever has ended on Redis reaches it, once, whichever process dies on the way."""
+"""The archive: every job that ends on Redis reaches it once, whichever process dies on the way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading the history: a job is what it was, wherever it is, and is found once, in its place."""
+"""Reading the history: a job has the same values, place and number of occurrences in store and history."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ async def job_reader(store: Store) -> AsyncIterator[JobReader]:
 
 
 async def forget(store: Store, *job_ids: JobId) -> None:
-    """Let the store forget jobs that have ended, as the policy would one day."""
+    """Remove ended jobs from the store, as the policy will one day."""
     assert await store.purge(ENDINGS, job_ids) == len(job_ids)
 
 
 async def some_endings(store: Store, clock: ManualClock) -> list[JobId]:
-    """End jobs in every way, with all that may be known of one."""
+    """End jobs in every way, with a value in every field of one."""
     await register(store, offers=("gpu",))
     whole = a_job(
         payload=PAYLOAD_VERSION + b'{"name":"J\xc3\xb6rg \\u0000 \\ud800","amount":1.10}',
@@ -83,7 +83,7 @@ async def some_endings(store: Store, clock: ManualClock) -> list[JobId]:
 
 
 def told(job: JobRecord | None) -> JobRecord:
-    """Return a job without the moment it was read."""
+    """Return a job without the time of the read."""
     assert job is not None
     return replace(job, seen_at=0)
 
@@ -181,7 +181,7 @@ async def test_namespaces_do_not_see_each_others_history(store: Store, chore: Ar
 
 
 async def paged(job_reader: JobReader, query: JobQuery) -> list[JobId]:
-    """Walk all pages, as a caller of the service does."""
+    """Return the jobs on all pages, as a caller of the service reads them."""
     found: list[JobRecord] = []
     while True:
         page = await job_reader.find(query._replace(before=found[-1].seq if found else None))

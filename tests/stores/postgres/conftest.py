@@ -1,4 +1,4 @@
-"""A schema of its own for each test, and ways to look at it from outside."""
+"""A schema of its own for each test, and connections to look at it from outside."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Outside: TypeAlias = Any  # An asyncpg.Connection, which has no types.
 
 @pytest.fixture
 async def outside() -> AsyncIterator[Outside]:
-    """A connection of another program to the same database."""
+    """Yield a connection of another program to the same database."""
     connection = await asyncpg.connect(postgres().url)
     yield connection
     await connection.close()
@@ -29,7 +29,7 @@ async def outside() -> AsyncIterator[Outside]:
 
 @pytest.fixture
 async def url(outside: Outside) -> AsyncIterator[str]:
-    """The address of a schema that does not exist yet; it is dropped afterwards."""
+    """Yield the address of a schema that does not exist yet. It is dropped afterwards."""
     schema = f"test_{uuid.uuid4().hex[:12]}"
     yield f"{postgres().url}?schema={schema}"
     await outside.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
@@ -42,7 +42,7 @@ def schema(url: str) -> str:
 
 @pytest.fixture
 async def open_url(clock: ManualClock) -> AsyncIterator[OpenStore]:
-    """Open stores by their addresses; they are closed by themselves."""
+    """Yield a function that opens stores by address. All are closed at the end."""
     async with AsyncExitStack() as stack:
 
         async def open_one(url: str, *, by_server: bool = False) -> PostgresStore:

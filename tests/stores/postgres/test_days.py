@@ -1,4 +1,4 @@
-"""Completed jobs lie by the day they ended on, so that old days go whole."""
+"""Completed jobs are in one partition for each day, so that old days can be dropped as a whole."""
 
 from __future__ import annotations
 

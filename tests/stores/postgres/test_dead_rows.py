@@ -1,4 +1,4 @@
-"""What does not walk over rows that are gone sees nevertheless all that is there."""
+"""Reads that skip dead rows nevertheless see all live rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def waiting(store: PostgresStore) -> int:
 
 @pytest.fixture
 def slow_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a first picture, all others begin where that one found the first jobs."""
+    """Make every snapshot after the first start at the first jobs that the first one found."""
     monkeypatch.setattr(scan_hints, "SLOW", 0.0)
     monkeypatch.setattr(scan_hints, "SHARE", 10**9)
 

@@ -1,4 +1,4 @@
-"""Submit inside a caller's transaction: what is rolled back never was, what is committed runs."""
+"""Submit in a caller's transaction: a rollback removes the jobs, and a commit lets them run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other sessions, roles and settings do to a store: verbs are repeated, refused whole, or not touched at all."""
+"""Effects of other sessions, roles and settings on a store: verbs are repeated, refused as a whole, or unaffected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SERIALIZATION, DEADLOCK, READ_ONLY = "40001", "40P01", "25006"
 
 @asynccontextmanager
 async def raising(outside: Outside, schema: str, table: str, code: str, times: int) -> AsyncIterator[None]:
-    """Let the next statements that write to a table fail with a code, as many as said."""
+    """Make the next statements that write to a table fail with a code, this many times."""
     # A sequence is not rolled back, so it counts failures too.
     await outside.execute(f"""
         CREATE SEQUENCE {schema}.failures;

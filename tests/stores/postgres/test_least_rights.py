@@ -1,4 +1,4 @@
-"""The store under a role that may change rows but make no tables."""
+"""The store with a role that may change rows but not create tables."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO {role};
 
 @pytest.fixture(scope="module")
 def granted() -> Iterator[tuple[str, str]]:
-    """A schema that its owner has made, and a role that was granted what the documentation says."""
+    """Yield a schema that its owner has created, and a role with the rights that the documentation lists."""
     name = f"test_{uuid4().hex[:12]}"
 
     async def migrate() -> None:

@@ -1,4 +1,4 @@
-"""Opening and migrating: an empty schema is filled, an older one waits for `headway migrate`, others are left alone."""
+"""Opening and migrating: an empty schema is filled, an older one needs `headway migrate`, others are not touched."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHAPE = """
 
 
 async def shape(outside: Outside, schema: str) -> list[tuple[object, ...]]:
-    """All columns and indexes of a schema, without its name."""
+    """Return all columns and indexes of a schema, without its name."""
     columns = [tuple(row) for row in await outside.fetch(SHAPE, schema)]
     indexes = await outside.fetch("SELECT indexdef FROM pg_indexes WHERE schemaname = $1 ORDER BY 1", schema)
     return [

@@ -1,4 +1,4 @@
-"""How PostgreSQL carries out the statements that workers wait for, without any statistics."""
+"""Plans of PostgreSQL for the statements that workers wait for, without statistics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 async def reads(outside: Outside, schema: str, name: str, *values: object) -> dict[str, int]:
-    """Execute a statement. Return how many rows of each table it looked at."""
+    """Execute a statement. Return the number of rows of each table that it read."""
     found = await outside.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {queries(schema)[name]}", *values)
     counts: dict[str, int] = {}
     for node in nodes(json.loads(found)[0]["Plan"]):
@@ -41,7 +41,7 @@ async def reads(outside: Outside, schema: str, name: str, *values: object) -> di
 
 @pytest.fixture
 async def busy(open_url: OpenStore, url: str, schema: str, outside: Outside) -> PostgresStore:
-    """A store with many jobs that wait and few that run, of which the server has learned nothing."""
+    """Return a store with many waiting and few running jobs, about which the server has no statistics."""
     store = await open_url(url)
     for table in ("job", "lease", "ready", "class", "worker"):
         await outside.execute(f"ALTER TABLE {schema}.{table} SET (autovacuum_enabled = off)")

@@ -1,4 +1,4 @@
-"""What a server shared by many goes through: many at once, cut connections, poolers, odd defaults, a crash."""
+"""A server that many clients share: many connections at once, cut connections, poolers, odd defaults, a crash."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SOON = 5.0
 async def drain(
     store: PostgresStore, worker_id: str, seen: Counter[str], *, most: int = 7, rounds: int = 10_000
 ) -> None:
-    """Claim and finish until nothing is left, or for this many rounds."""
+    """Claim and finish until no job is left, or for this many rounds."""
     await register(store, worker_id, slots=most)
     held: list[Lease] = []
     for left in reversed(range(rounds)):

@@ -1,4 +1,4 @@
-"""Workflows beside each other: many sessions end, cancel and retry the jobs of the same graphs."""
+"""Concurrent workflows: many sessions end, cancel and retry the jobs of the same graphs."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ SELECT j.seq FROM {schema}.job j LEFT JOIN {schema}.ready r ON r.seq = j.seq LEF
 
 @pytest.fixture(autouse=True)
 def conflicts_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A verb that meets a deadlock is repeated. Here it fails."""
+    """Make a verb fail at a deadlock instead of repeating it."""
     monkeypatch.setattr(connections, "CONTESTED", 0)
 
 
 async def check(outside: Outside, schema: str, *, at_rest: bool = True) -> None:
-    """Check everything that must hold between the tables at any commit, and what must hold once nothing is left."""
+    """Check the relations between tables that hold after any commit, and those that hold once no job is left."""
     for row in await outside.fetch(RECOUNT.format(schema=schema)):
         assert all(value for value in list(row.values())[1:]), dict(row)
     for statement in (PENDING, PLACES, MARKS):
@@ -103,7 +103,7 @@ async def check(outside: Outside, schema: str, *, at_rest: bool = True) -> None:
 
 
 async def work(store: PostgresStore, worker_id: str, chance: Random, bad: float = 0.0, most: int = 2_000) -> int:
-    """Run what can be claimed until nothing is left. Fail some jobs and give some back. Return how many ended."""
+    """Run jobs until none is left. Fail some and return some. Return the number of ended jobs."""
     await register(store, worker_id, slots=20, reserved=0)
     finished: list[Report] = []
     ended = idle = 0

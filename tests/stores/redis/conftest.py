@@ -1,4 +1,4 @@
-"""Servers of a test's own, and ways to look at what a store keeps there."""
+"""Servers for one test, and functions that read what a store keeps there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OpenStore = Callable[..., Awaitable[RedisStore]]
 
 @pytest.fixture
 def start_server(tmp_path: Path) -> Iterator[StartServer]:
-    """Start servers with options of their own; without any they keep nothing on disk."""
+    """Yield a function that starts servers with options. By default they store nothing on disk."""
     started: list[Valkey] = []
 
     def start(*options: str) -> Valkey:
@@ -46,7 +46,7 @@ def server(start_server: StartServer) -> Valkey:
 
 @pytest.fixture
 async def open_url() -> AsyncIterator[OpenStore]:
-    """Open stores by their address; they are closed by themselves."""
+    """Yield a function that opens stores by address. All are closed at the end."""
     async with AsyncExitStack() as stack:
 
         async def open_one(url: str, namespace: str = "default", clock: Clock | None = None) -> RedisStore:
@@ -72,13 +72,13 @@ async def proxy(server: Valkey) -> AsyncIterator[Proxy]:
 
 @pytest.fixture
 async def behind(proxy: Proxy, open_url: OpenStore) -> RedisStore:
-    """A store that reaches the server through the proxy."""
+    """Return a store that reaches the server through the proxy."""
     return await open_url(f"redis://127.0.0.1:{proxy.port}")
 
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let calls be given up soon, for tests of what happens then."""
+    """Shorten the timeouts of calls."""
     monkeypatch.setattr(client, "PATIENCE", 1.0)
     monkeypatch.setattr("headway.stores.redis.connection.ANSWER_TIMEOUT", 0.3)
     monkeypatch.setattr(connection, "CONNECT_TIMEOUT", 0.3)
@@ -91,7 +91,7 @@ async def until(what: Callable[[], Awaitable[bool]], within: float = 30.0) -> No
 
 
 async def recount(store: Store) -> Counter[State]:
-    """Count the jobs by state, and hold every total that the store keeps against it."""
+    """Count the jobs by state, and compare every total of the store with the counts."""
     jobs = await store.find(JobQuery(limit=100_000))
     by_state = Counter(job.state for job in jobs)
     stats, snapshot = await store.stats(), await store.snapshot()
@@ -116,7 +116,7 @@ READS = {b"+hash": "HGETALL", b"+string": "GET", b"+set": "SMEMBERS", b"+list": 
 
 
 def everything(server: Valkey) -> bytes:
-    """Read all that a server holds, but for what streams hold."""
+    """Return all data of a server, except that of streams."""
     found = b""
     for key in re.findall(rb"\$\d+\r\n(.*?)\r\n", server.ask("KEYS", "*")):
         command, *more = READS[server.ask("TYPE", key.decode()).strip()].split()
@@ -125,7 +125,7 @@ def everything(server: Valkey) -> bytes:
 
 
 async def drain(store: Store, worker_id: str = "drain") -> list[JobId]:
-    """Run all that waits; give it in the order it was claimed."""
+    """Run all waiting jobs. Return them in the order in which they were claimed."""
     await register(store, worker_id, slots=1_000, reserved=0)
     ran: list[JobId] = []
     while leases := await claim(store, worker_id, free=1_000):
@@ -136,7 +136,7 @@ async def drain(store: Store, worker_id: str = "drain") -> list[JobId]:
 
 
 async def keep_submitting(store: RedisStore, jobs: list[NewJob]) -> None:
-    """Submit for ever, one after another; what is in the list was acknowledged."""
+    """Submit one job after another, for ever. The list has the acknowledged jobs."""
     while True:
         job = a_job()
         await submit(store, job)
@@ -145,7 +145,7 @@ async def keep_submitting(store: RedisStore, jobs: list[NewJob]) -> None:
 
 @asynccontextmanager
 async def submitting(store: RedisStore, count: int = 3) -> AsyncIterator[list[NewJob]]:
-    """Submit from several tasks at once meanwhile. Whatever they raise is raised at the end."""
+    """Submit from several tasks in the background. An exception of a task fails the test at the end."""
     jobs: list[NewJob] = []
     tasks = [asyncio.create_task(keep_submitting(store, jobs)) for _ in range(count)]
     yield jobs
@@ -156,7 +156,7 @@ async def submitting(store: RedisStore, count: int = 3) -> AsyncIterator[list[Ne
 
 
 async def more(jobs: list[NewJob], by: int = 20) -> None:
-    """Wait until this many more have been acknowledged."""
+    """Wait until this many more jobs have been acknowledged."""
     enough = len(jobs) + by
 
     async def there() -> bool:

@@ -1,4 +1,4 @@
-"""Addresses: which of them lead to a server, and what is said of those that do not."""
+"""Addresses of servers, and the errors for wrong ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clocks that disagree by hours: awkward waits at worst, but no job is lost and no number wrong."""
+"""Clocks that disagree by hours: at worst jobs wait longer, but no job is lost and no count is wrong."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ HOUR = 3_600_000
 DAY = 24 * HOUR
 
 
-class Jumping(ManualClock):
-    """A clock that is set, forwards or back."""
+class SteppedClock(ManualClock):
+    """A clock that a test can set forwards or back."""
 
     def jump(self, ms: int) -> None:
         self.now_at += ms
@@ -31,7 +31,7 @@ class Jumping(ManualClock):
 async def test_two_clocks_that_jump_against_each_other(server: Valkey, open_url: OpenStore, seed: int) -> None:
     # C1 to C3: I1, I3, I5
     chance = random.Random(seed)
-    clocks = [Jumping(), Jumping()]
+    clocks = [SteppedClock(), SteppedClock()]
     stores = [await open_url(server.url, clock=clock) for clock in clocks]
     workers = [await register(store, f"w{n}", slots=8) for n, store in enumerate(stores)]
     held: list[list[Lease]] = [[], []]
@@ -80,7 +80,7 @@ async def test_two_clocks_that_jump_against_each_other(server: Valkey, open_url:
 
 
 async def test_a_clock_set_back_does_not_turn_time_back(server: Valkey, open_url: OpenStore) -> None:
-    clock = Jumping()
+    clock = SteppedClock()
     store = await open_url(server.url, clock=clock)
     before = (await store.stats()).now_at
     clock.jump(-HOUR)

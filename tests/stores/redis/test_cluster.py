@@ -1,4 +1,4 @@
-"""A cluster of three masters: the node is found, followed and never asked for keys of two slots."""
+"""A cluster of three masters: the store finds and follows its node, and never uses keys of two slots at once."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeyCluster]
     made.stop()
 
 
-class Place:
-    """A namespace in the cluster: its slot, who holds it, and how to open it by a node that does not."""
+class ClusterNamespace:
+    """A namespace in the cluster: its slot, the node that holds it, and an address of another node."""
 
     def __init__(self, cluster: ValkeyCluster, prefix: str) -> None:
         self.cluster = cluster
@@ -55,22 +55,22 @@ class Place:
 
 
 @pytest.fixture
-def place(cluster: ValkeyCluster, request: pytest.FixtureRequest) -> Place:
-    return Place(cluster, f"p{random.Random(request.node.name).getrandbits(32):x}")
+def place(cluster: ValkeyCluster, request: pytest.FixtureRequest) -> ClusterNamespace:
+    return ClusterNamespace(cluster, f"p{random.Random(request.node.name).getrandbits(32):x}")
 
 
 @pytest.fixture
-async def store(place: Place, open_url: OpenStore) -> RedisStore:
+async def store(place: ClusterNamespace, open_url: OpenStore) -> RedisStore:
     return await open_url(place.url)
 
 
 def words(reply: bytes) -> list[str]:
-    """Read the texts of a list as a server sends it."""
+    """Return the texts of a list in a raw reply."""
     return [line for line in reply.decode().split("\r\n")[1:] if line and not line.startswith("$")]
 
 
 async def use_everything(store: Store) -> None:
-    """Bring about a key of every kind."""
+    """Create a key of every kind."""
     rules = EnforcedRules(limits={"one": LimitRule(concurrency=1), "two": LimitRule(concurrency=2, by="tenant")})
     await store.write(RULES, "test", rules_body(rules))
     await store.write("policies", "p", b"1")
@@ -99,14 +99,14 @@ async def use_everything(store: Store) -> None:
 
 
 async def test_a_node_that_does_not_hold_the_namespace_leads_to_the_one_that_does(
-    store: RedisStore, place: Place
+    store: RedisStore, place: ClusterNamespace
 ) -> None:
     job_id = await submit_one(store)
     assert f"{{{place.prefix}:default}}:meta" in words(place.holder.ask("KEYS", f"*{place.prefix}*"))
     assert await drain(store) == [job_id]
 
 
-async def test_all_keys_of_a_namespace_share_one_slot(store: RedisStore, place: Place) -> None:
+async def test_all_keys_of_a_namespace_share_one_slot(store: RedisStore, place: ClusterNamespace) -> None:
     # R5.59: what a function touches is where the key is that it declares.
     await use_everything(store)
     keys = words(place.holder.ask("KEYS", "*"))
@@ -117,13 +117,13 @@ async def test_all_keys_of_a_namespace_share_one_slot(store: RedisStore, place: 
     assert not [key for node in strangers for key in words(node.ask("KEYS", f"*{place.prefix}*"))]
 
 
-async def test_an_address_of_one_server_says_that_it_is_a_cluster(place: Place, open_url: OpenStore) -> None:
+async def test_an_address_of_one_server_says_that_it_is_a_cluster(place: ClusterNamespace, open_url: OpenStore) -> None:
     with pytest.raises(StoreError, match=r"is a node of a cluster; write redis\+cluster://"):
         await open_url(f"redis://{HOST}:{place.stranger.port}?prefix={place.prefix}")
 
 
 async def test_a_slot_moved_key_by_key_in_the_middle_of_work(
-    store: RedisStore, place: Place, open_url: OpenStore
+    store: RedisStore, place: ClusterNamespace, open_url: OpenStore
 ) -> None:
     # R15: between the first key and the last the namespace is in two halves, and nothing may run on either.
     await use_everything(store)
@@ -161,7 +161,7 @@ async def test_a_slot_moved_key_by_key_in_the_middle_of_work(
     assert set(await drain(store)) >= {job.job_id for job in jobs}
 
 
-async def test_a_slot_moved_at_one_stroke_in_the_middle_of_work(store: RedisStore, place: Place) -> None:
+async def test_a_slot_moved_at_one_stroke_in_the_middle_of_work(store: RedisStore, place: ClusterNamespace) -> None:
     await use_everything(store)
     source, target = place.holder, place.stranger
     slot = str(place.slot)
@@ -188,7 +188,9 @@ async def test_the_death_of_the_node_we_were_told_of_does_not_matter(
     # The last test of this file, as it leaves two nodes.
     seed = cluster.nodes[2]
     place = next(
-        place for number in range(100) if (place := Place(cluster, f"seed{number}")).holder is cluster.nodes[0]
+        place
+        for number in range(100)
+        if (place := ClusterNamespace(cluster, f"seed{number}")).holder is cluster.nodes[0]
     )
     store = await open_url(f"redis+cluster://{HOST}:{seed.port}?prefix={place.prefix}")
     async with submitting(store) as jobs:

@@ -1,4 +1,4 @@
-"""What a call costs the server, in commands: it must not grow with what waits."""
+"""Cost of a call in commands of the server: it must not grow with the number of waiting jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.servers import Valkey
 
 
 def commands(server: Valkey) -> int:
-    """How many commands the server has carried out, those inside functions included."""
+    """Return how many commands the server has executed, with those inside functions."""
     found = re.search(rb"total_commands_processed:(\d+)", server.ask("INFO", "stats"))
     assert found is not None
     return int(found[1])
@@ -63,7 +63,7 @@ async def test_a_claim_takes_exactly_as_many_as_it_may(store: RedisStore) -> Non
 
 
 async def commands_of_a_drain(store: RedisStore, server: Valkey, *jobs: NewJob) -> int:
-    """How many commands one claim of all jobs and one report of all results cost."""
+    """Return the commands that one claim of all jobs and one report of all results use."""
     await submit(store, *jobs)
     before = commands(server)
     leases = await claim(store, free=100)
@@ -106,7 +106,7 @@ def test_threads_submit_each_on_a_connection_of_its_own(server: Valkey) -> None:
 
 
 async def rested(store: RedisStore) -> StoreJobSource:
-    """A feed that has seen that there is nothing to do, but knows classes."""
+    """Return a job source that knows classes, and has seen that no job waits."""
     await register(store)
     await submit(store, a_job())
     await end(store, await claim_one(store))

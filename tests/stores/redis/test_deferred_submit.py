@@ -1,4 +1,4 @@
-"""Jobs that threads post while no worker waits: no client can tell them from jobs that were submitted by a call."""
+"""Deferred submits: jobs from threads while no worker waits. Clients cannot tell them from other jobs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ STREAM = "{headway:default}:in"
 
 
 def length(server: Valkey) -> int:
-    """Count the jobs that were posted and not taken in."""
+    """Return the number of jobs in the stream."""
     return int(server.ask("XLEN", STREAM)[1:])
 
 
 def post(store: RedisStore, *jobs: NewJob) -> list[JobId]:
-    """Submit one after the other, as a thread does that has no loop."""
+    """Submit jobs one after the other, as a thread without an event loop does."""
     made = []
     for job in jobs:
         answers = store.submit_blocking([job])
@@ -32,7 +32,7 @@ def post(store: RedisStore, *jobs: NewJob) -> list[JobId]:
 
 @pytest.fixture
 def posted(store: RedisStore, server: Valkey) -> list[JobId]:
-    """Jobs of which all but the first are deferred."""
+    """Submit jobs of which all but the first are deferred."""
     job_ids = post(store, *(a_job() for _ in range(4)))
     assert length(server) == 3
     return job_ids

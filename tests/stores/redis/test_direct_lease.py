@@ -1,4 +1,4 @@
-"""A job that comes alone is handed to a worker that waits: leased to its open claim, sent with the ring."""
+"""Direct leases: a lone job is leased to the open claim of a waiting worker, and sent with its wake-up."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tests.servers import Proxy, Valkey
 from tests.stores.redis.conftest import OpenStore, recount, until
 
 
-class Waiter:
-    """A worker without slots of its own, with a job source and a subscription. It returns what an exchange brought."""
+class WaitingWorker:
+    """A worker without slots, with a job source and a subscription. It returns the leases of an exchange."""
 
     def __init__(self, store: RedisStore, worker_id: str = "w1") -> None:
         self.store = store
@@ -35,7 +35,7 @@ class Waiter:
         self.subscription: Subscription = store.subscribe(worker_id)
 
     async def wait(self, free: int = 5, free_below: int = 4) -> None:
-        """Ask until there is nothing more to be had, so that the claim stays open."""
+        """Exchange until no more jobs can be claimed, so that the claim stays open."""
         while (fed := await self.feed.exchange([], [], free=free, free_below=free_below)).more or fed.leases:
             pass
 
@@ -44,13 +44,13 @@ class Waiter:
         return [lease.job_id for lease in fed.leases]
 
 
-async def a_waiter(store: RedisStore, worker_id: str = "w1", *, slots: int = 5) -> Waiter:
-    """A worker that waits, and knows the usual class."""
+async def a_waiter(store: RedisStore, worker_id: str = "w1", *, slots: int = 5) -> WaitingWorker:
+    """Return a worker that waits and knows the usual class."""
     await register(store, worker_id, slots=slots)
     if not (await store.snapshot()).classes:
         await submit(store, a_job())
         await end(store, await claim_one(store, worker_id))
-    waiter = Waiter(store, worker_id)
+    waiter = WaitingWorker(store, worker_id)
     await waiter.wait()
     return waiter
 
@@ -113,7 +113,7 @@ async def test_what_comes_together_is_only_rung_for(store: RedisStore) -> None:
 
 
 async def test_a_worker_that_executes_something_is_only_rung(store: RedisStore) -> None:
-    """One of its jobs might hold up its loop, and with it the job that was handed over."""
+    """One of its jobs might block its event loop, and delay the job that was handed over."""
     waiter = await a_waiter(store)
     await submit(store, a_job())
     assert len(await waiter.woken()) == 1
@@ -125,7 +125,7 @@ async def test_a_worker_that_executes_something_is_only_rung(store: RedisStore) 
 
 
 async def test_a_worker_that_is_gone_is_handed_nothing(store: RedisStore, server: Valkey, open_url: OpenStore) -> None:
-    """It has not said good-bye, so the server thinks that it waits; but it does not listen."""
+    """The worker has not deregistered, so the server believes that it waits, but it does not listen."""
     gone = await open_url(server.url)
     await a_waiter(gone, "gone")
     await gone.close()
@@ -159,7 +159,7 @@ async def test_a_message_that_was_lost_is_made_good_by_the_next_exchange(
 
 
 async def test_a_message_that_is_too_old_is_not_gone_by(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job may have been given to another worker by then."""
+    """By then another worker may have the job."""
     waiter = await a_waiter(store)
     job = a_job()
     await submit(store, job)
@@ -178,7 +178,7 @@ async def test_a_message_that_is_too_old_is_not_gone_by(store: RedisStore, monke
 async def test_whoever_missed_it_claims_what_waits_all_the_same(
     store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A claim that is repeated gives its leases again. If they were given back meanwhile it must not stay empty."""
+    """A repeated claim returns its leases again. If they were returned meanwhile, the reply must not stay empty."""
     waiter = await a_waiter(store)
     job = a_job()
     await submit(store, job)
@@ -254,7 +254,7 @@ async def test_a_limit_holds_for_what_is_handed_over(store: RedisStore, server: 
 async def test_nothing_is_lost_or_doubled_however_messages_and_exchanges_cross(
     store: RedisStore, server: Valkey, proxy: Proxy, open_url: OpenStore
 ) -> None:
-    """Three workers come and go, two of them behind connections that are cut again and again."""
+    """Three workers come and go, two of them over connections that are cut repeatedly."""
     chance = random.Random(7)
     await submit(store, a_job())
     await register(store, "first")
@@ -265,7 +265,7 @@ async def test_nothing_is_lost_or_doubled_however_messages_and_exchanges_cross(
 
     async def work(worker_id: str, own: RedisStore, slots: int) -> None:
         await register(own, worker_id, slots=slots, reserved=0)
-        waiter = Waiter(own, worker_id)
+        waiter = WaitingWorker(own, worker_id)
         running: list[Lease] = []
         while not over.is_set() or running:
             for _ in range(chance.randrange(3)):

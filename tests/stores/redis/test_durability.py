@@ -1,4 +1,4 @@
-"""What a store says of its server: how durable jobs are there, and what is wrong with its settings."""
+"""The report of a store on its server: the durability of jobs there, and problems of its settings."""
 
 from __future__ import annotations
 

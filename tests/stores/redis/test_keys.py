@@ -1,4 +1,4 @@
-"""What names do to keys and scripts: nothing. Keys stay in the store's own space, and no text becomes code."""
+"""Names in keys and scripts: keys stay in the store's own space, and no text becomes code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = [
 
 
 async def use(store: Store, name: str) -> None:
-    """Do something with a store in which every word is this name."""
+    """Use a store with this name in place of every word."""
     await register(store, name, offers=(name,))
     jobs = [
         a_job(

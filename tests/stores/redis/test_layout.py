@@ -1,4 +1,4 @@
-"""The layouts that Python and the scripts share: what references become, and that scripts use nothing else."""
+"""The layouts that Python and the scripts share: how references are replaced, and that scripts use nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store under the ACL that the documentation gives: its own keys and channels, and the commands that it needs."""
+"""The store with the ACL of the documentation: its own keys and channels, and the commands that it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replies that are lost after their effect: every call is repeated, and nothing happens twice."""
+"""Replies that are lost after their effect: every call is repeated, and takes effect once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keys that the page of requirements names are those of a live store."""
+"""The keys on the page of requirements are those of a live store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PREFIX = "{headway:default}:"
 
 
 def words(server: Valkey, *command: str) -> list[str]:
-    """Return the texts of a reply that is a list."""
+    """Return the texts of a raw reply with a list."""
     return server.ask(*command).decode().split("\r\n")[2::2]
 
 

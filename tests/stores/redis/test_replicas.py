@@ -1,4 +1,4 @@
-"""Waiting for replicas: what a submit has acknowledged is on another server too."""
+"""Waiting for replicas: an acknowledged job is also on another server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A planned failover by Sentinel: the old master takes writes for ten seconds more, and they are all lost there."""
+"""A planned failover by Sentinel: the old master accepts writes for another ten seconds and loses them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def sentinels(tmp_path: Path) -> Iterator[Sentinels]:
     made.stop()
 
 
-class Log:
-    """What was accepted, when, and when the store heard that a failover had begun and where it led."""
+class FailoverLog:
+    """The accepted jobs with their times, and when the store learned of the start and the end of the failover."""
 
     def __init__(self, store: RedisStore) -> None:
         self.accepted: dict[JobId, float] = {}
@@ -53,8 +53,8 @@ class Log:
         link.pause, link.switch = note_hold, note_switch  # type: ignore[method-assign]
 
 
-def submit_from_a_thread(store: RedisStore, log: Log, stop: threading.Event) -> None:
-    """Submit by the short way that code without a loop takes. It does nothing while the way is closed."""
+def submit_from_a_thread(store: RedisStore, log: FailoverLog, stop: threading.Event) -> None:
+    """Submit by the quick way for code without an event loop. Skips a submit while that way is closed."""
     while not stop.is_set():
         job = a_job()
         asked = time.monotonic()
@@ -63,7 +63,7 @@ def submit_from_a_thread(store: RedisStore, log: Log, stop: threading.Event) -> 
         time.sleep(0.002)
 
 
-async def submit_from_a_loop(store: RedisStore, log: Log, stop: threading.Event) -> None:
+async def submit_from_a_loop(store: RedisStore, log: FailoverLog, stop: threading.Event) -> None:
     while not stop.is_set():
         job = a_job()
         asked = time.monotonic()
@@ -80,7 +80,7 @@ async def test_a_planned_failover_loses_nothing_that_was_accepted_after_the_clie
 ) -> None:
     # R5: all servers are healthy, and the old master goes on taking writes until it is demoted.
     store = await open_url(sentinels.url)
-    log, stop = Log(store), threading.Event()
+    log, stop = FailoverLog(store), threading.Event()
     thread = threading.Thread(target=submit_from_a_thread, args=(store, log, stop))
     thread.start()
     loop = asyncio.create_task(submit_from_a_loop(store, log, stop))

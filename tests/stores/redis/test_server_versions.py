@@ -1,4 +1,4 @@
-"""Releases of the server that lack known fixes."""
+"""Releases of the server without known fixes."""
 
 from __future__ import annotations
 

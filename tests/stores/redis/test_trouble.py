@@ -1,4 +1,4 @@
-"""What a store makes of a server that forgets, restarts, is busy, full or no longer the master."""
+"""A store whose server loses data, restarts, is busy or full, or is no longer the master."""
 
 from __future__ import annotations
 
@@ -218,8 +218,8 @@ async def test_new_clients_are_told_that_there_are_too_many(
     await submit(store, a_job())
 
 
-class Unreachable(SingleServer):
-    """Raises each problem in turn instead of an address, then keeps the caller waiting."""
+class UnreachableServer(SingleServer):
+    """A server whose address cannot be found: it raises each problem in turn, then blocks the caller."""
 
     def __init__(self, *problems: Exception) -> None:
         super().__init__(Endpoint())
@@ -239,7 +239,7 @@ class Unreachable(SingleServer):
     ],
 )
 async def test_a_deadline_reports_the_last_problem_before_it(problems: list[Exception], said: str) -> None:
-    link = RedisClient(Unreachable(*problems), Login(), lambda *_: None, lambda _: None, timeout=1.0)
+    link = RedisClient(UnreachableServer(*problems), Login(), lambda *_: None, lambda _: None, timeout=1.0)
     with pytest.raises(StoreUnavailable, match=said):
         await link.ask("PING")
     await link.close()
@@ -250,7 +250,7 @@ async def test_a_deadline_reports_the_last_problem_before_it(problems: list[Exce
 
 @asynccontextmanager
 async def busy(server: Valkey) -> AsyncIterator[None]:
-    """Let a script of another program run for ever, and kill it at the end."""
+    """Run an endless script of another program, and kill it at the end."""
     script = asyncio.create_task(asyncio.to_thread(server.ask, "EVAL", "while true do end", "0"))
 
     async def is_busy() -> bool:

@@ -1,4 +1,4 @@
-"""Workflows on Redis: what the conformance tests cannot see, such as keys, commands and direct leases."""
+"""Workflows on Redis: facts that the conformance tests cannot see, such as keys, commands and direct leases."""
 
 from __future__ import annotations
 

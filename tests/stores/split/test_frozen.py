@@ -1,4 +1,4 @@
-"""Durable jobs beside a transient server that really stands still."""
+"""Durable jobs while the server of transient jobs is frozen."""
 
 from __future__ import annotations
 

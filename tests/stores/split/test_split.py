@@ -1,4 +1,4 @@
-"""Durable and transient jobs in two stores: one ranking, one bound, and the one store may fail without the other."""
+"""Durable and transient jobs in two stores: one ranking and one bound, and one store may fail without the other."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from tests.conformance.builders import a_claim_id, a_job, ask, beat, claim, clai
 KEEP = Keep(1, 1, 1, 1)
 
 
-class Frail:
-    """A store that can be cut off, lose the next replies, and be emptied."""
+class UnreliableStore:
+    """A store that a test can disconnect, empty, or make lose replies."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
@@ -58,9 +58,9 @@ class Frail:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.inner, name)
-        return self._frail(found) if asyncio.iscoroutinefunction(found) else found
+        return self._unreliable(found) if asyncio.iscoroutinefunction(found) else found
 
-    def _frail(self, verb: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    def _unreliable(self, verb: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def call(*args: Any, **options: Any) -> Any:
             if verb.__name__ == "exchange":
                 self.exchanges += args
@@ -81,17 +81,17 @@ class Frail:
 
 
 @pytest.fixture
-def durable(clock: ManualClock) -> Frail:
-    return Frail(clock)
+def durable(clock: ManualClock) -> UnreliableStore:
+    return UnreliableStore(clock)
 
 
 @pytest.fixture
-def transient(clock: ManualClock) -> Frail:
-    return Frail(clock)
+def transient(clock: ManualClock) -> UnreliableStore:
+    return UnreliableStore(clock)
 
 
 @pytest.fixture
-async def store(durable: Frail, transient: Frail) -> AsyncIterator[Store]:
+async def store(durable: UnreliableStore, transient: UnreliableStore) -> AsyncIterator[Store]:
     pair = SplitStore(durable.store, lambda: transient.store)
     await pair.open()
     yield pair
@@ -99,7 +99,7 @@ async def store(durable: Frail, transient: Frail) -> AsyncIterator[Store]:
 
 
 async def back(store: Store) -> None:
-    """Wait until the transient store was found again."""
+    """Wait until the split store has reached its transient store again."""
     async with asyncio.timeout(30):
         while "away" in (await store.describe())["transient jobs"]:  # noqa: ASYNC110  (a task of its own finds it)
             await asyncio.sleep(0.01)
@@ -110,7 +110,7 @@ def a_feed(store: Store) -> StoreJobSource:
 
 
 async def fed(feed: StoreJobSource, *, free: int, most: int = 100) -> list[str]:
-    """Claim as a worker does, as long as it is told that there is more, one batch of free slots after another."""
+    """Claim batches of free slots, as a worker does, until no more jobs are announced."""
     lanes: list[str] = []
     for _ in range(1_000):
         if len(lanes) >= most:
@@ -127,7 +127,9 @@ async def fed(feed: StoreJobSource, *, free: int, most: int = 100) -> list[str]:
 # ---------------------------------------------------------------------- which job where
 
 
-async def test_each_kind_waits_in_its_own_store(store: Store, durable: Frail, transient: Frail) -> None:
+async def test_each_kind_waits_in_its_own_store(
+    store: Store, durable: UnreliableStore, transient: UnreliableStore
+) -> None:
     # R2.1, R2.5, R2.15: a transient job never touches the database.
     kept, passing = a_job(), a_job(persist=False)
     assert [answer.job_id for answer in await store.submit([passing, kept])] == [passing.job_id, kept.job_id]
@@ -205,7 +207,7 @@ async def test_a_plan_made_before_a_class_came_up_in_the_transient_store_is_outd
     assert await fed(feed, free=1, most=1) == ["high transient"]
 
 
-async def test_transient_jobs_left_in_the_durable_store_still_run(store: Store, durable: Frail) -> None:
+async def test_transient_jobs_left_in_the_durable_store_still_run(store: Store, durable: UnreliableStore) -> None:
     # They came before the setting did, or as part of a transaction.
     stray = a_job(persist=False)
     await durable.inner.submit([stray])
@@ -218,7 +220,9 @@ async def test_transient_jobs_left_in_the_durable_store_still_run(store: Store, 
     assert sorted(ids) == sorted([stray.job_id, other])
 
 
-async def test_a_conflict_names_the_job_by_its_place_in_the_whole_batch(store: Store, transient: Frail) -> None:
+async def test_a_conflict_names_the_job_by_its_place_in_the_whole_batch(
+    store: Store, transient: UnreliableStore
+) -> None:
     known = a_job()
     await submit(store, known)
     with pytest.raises(IdempotencyConflict, match="was used before") as caught:
@@ -230,7 +234,9 @@ async def test_a_conflict_names_the_job_by_its_place_in_the_whole_batch(store: S
 # ---------------------------------------------------------------------- lost replies
 
 
-async def test_a_claim_made_again_after_a_lost_reply_gives_the_same_jobs(store: Store, durable: Frail) -> None:
+async def test_a_claim_made_again_after_a_lost_reply_gives_the_same_jobs(
+    store: Store, durable: UnreliableStore
+) -> None:
     # R2.45: and what was already taken from the transient store is neither lost nor taken twice.
     ids = await submit(store, a_job(), a_job(lane="high", persist=False), a_job(), a_job(persist=False))
     await register(store, slots=2)
@@ -248,7 +254,7 @@ async def test_a_claim_made_again_after_a_lost_reply_gives_the_same_jobs(store: 
 
 
 async def test_the_end_of_a_transient_job_is_counted_once_though_the_durable_store_failed(
-    store: Store, durable: Frail
+    store: Store, durable: UnreliableStore
 ) -> None:
     # R2.48
     await submit(store, a_job(persist=False))
@@ -265,7 +271,7 @@ async def test_the_end_of_a_transient_job_is_counted_once_though_the_durable_sto
     assert (await store.stats()).totals["transient_completed"] == 1
 
 
-async def test_what_is_kept_for_a_worker_is_given_as_it_has_room(store: Store, durable: Frail) -> None:
+async def test_what_is_kept_for_a_worker_is_given_as_it_has_room(store: Store, durable: UnreliableStore) -> None:
     ids = await submit(store, *(a_job(persist=False) for _ in range(3)))
     await register(store)
     takes = (Take(a_job(persist=False).class_key, 3, below_reserve=True),)
@@ -285,7 +291,7 @@ async def test_what_is_kept_for_a_worker_is_given_as_it_has_room(store: Store, d
 
 
 async def test_durable_jobs_go_on_without_the_transient_store(
-    store: Store, transient: Frail, caplog: pytest.LogCaptureFixture
+    store: Store, transient: UnreliableStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     await register(store)
     await submit(store, a_job(persist=False))
@@ -303,7 +309,7 @@ async def test_durable_jobs_go_on_without_the_transient_store(
 
 
 async def test_transient_jobs_are_refused_with_a_clear_error_and_go_on_once_their_store_is_back(
-    store: Store, transient: Frail
+    store: Store, transient: UnreliableStore
 ) -> None:
     await register(store)
     [waiting] = await submit(store, a_job(persist=False))
@@ -318,7 +324,7 @@ async def test_transient_jobs_are_refused_with_a_clear_error_and_go_on_once_thei
 
 
 async def test_a_store_that_hangs_is_waited_for_once(
-    store: Store, transient: Frail, monkeypatch: pytest.MonkeyPatch
+    store: Store, transient: UnreliableStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headway.stores.split.optional.TIMEOUT", 0.05)
     await register(store)
@@ -331,7 +337,7 @@ async def test_a_store_that_hangs_is_waited_for_once(
 
 
 async def test_all_questions_of_one_exchange_share_one_time_limit(
-    store: Store, durable: Frail, transient: Frail, monkeypatch: pytest.MonkeyPatch
+    store: Store, durable: UnreliableStore, transient: UnreliableStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A slow server, or one that freezes again and again, must not be waited for several times by one call.
     monkeypatch.setattr(optional, "TIMEOUT", 1_000.0)
@@ -355,7 +361,7 @@ async def test_all_questions_of_one_exchange_share_one_time_limit(
 
 
 async def test_a_store_that_answers_slowly_does_not_count_as_back(
-    store: Store, transient: Frail, monkeypatch: pytest.MonkeyPatch
+    store: Store, transient: UnreliableStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(optional, "TIMEOUT", 0.2)
     await register(store)
@@ -382,7 +388,7 @@ async def test_a_store_that_answers_slowly_does_not_count_as_back(
 
 
 async def test_a_store_that_came_back_empty_learns_of_workers_and_pauses_before_it_gives_anything(
-    store: Store, transient: Frail
+    store: Store, transient: UnreliableStore
 ) -> None:
     await register(store)
     await store.write(RULES, "pauses", rules_body(EnforcedRules(paused=PauseSet(tasks=("ping",)))))
@@ -399,7 +405,7 @@ async def test_a_store_that_came_back_empty_learns_of_workers_and_pauses_before_
 
 
 async def test_a_worker_whose_deadline_passed_there_while_it_was_away_is_known_again(
-    store: Store, transient: Frail, clock: ManualClock
+    store: Store, transient: UnreliableStore, clock: ManualClock
 ) -> None:
     await register(store, lease_ms=90_000)
     await submit(store, a_job(persist=False))
@@ -413,7 +419,7 @@ async def test_a_worker_whose_deadline_passed_there_while_it_was_away_is_known_a
 
 
 async def test_what_was_claimed_is_not_lost_if_a_worker_cannot_be_introduced(
-    store: Store, durable: Frail, transient: Frail, monkeypatch: pytest.MonkeyPatch
+    store: Store, durable: UnreliableStore, transient: UnreliableStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail() -> None:
         raise StoreUnavailable("cut off")
@@ -431,18 +437,22 @@ async def test_what_was_claimed_is_not_lost_if_a_worker_cannot_be_introduced(
     assert (await ask(store)).leases
 
 
-async def test_a_pair_that_one_loop_opened_may_be_closed_on_another(durable: Frail, transient: Frail) -> None:
+async def test_a_pair_that_one_loop_opened_may_be_closed_on_another(
+    durable: UnreliableStore, transient: UnreliableStore
+) -> None:
     transient.down = True
     store = SplitStore(durable.store, lambda: transient.store)
     await asyncio.to_thread(asyncio.run, store.open())
     await store.close()
 
 
-async def test_a_store_that_is_not_there_at_the_start_is_found_later(durable: Frail, clock: ManualClock) -> None:
-    made: list[Frail] = []
+async def test_a_store_that_is_not_there_at_the_start_is_found_later(
+    durable: UnreliableStore, clock: ManualClock
+) -> None:
+    made: list[UnreliableStore] = []
 
     def make() -> Store:
-        made.append(Frail(clock))
+        made.append(UnreliableStore(clock))
         made[-1].down = len(made) < 4
         return made[-1].store
 
@@ -464,8 +474,10 @@ async def test_a_store_that_is_not_there_at_the_start_is_found_later(durable: Fr
     await store.close()
 
 
-async def test_an_address_that_leads_elsewhere_is_an_error_at_once(durable: Frail, clock: ManualClock) -> None:
-    class Wrong(Frail):
+async def test_an_address_that_leads_elsewhere_is_an_error_at_once(
+    durable: UnreliableStore, clock: ManualClock
+) -> None:
+    class Wrong(UnreliableStore):
         async def open(self) -> None:
             raise NotAStore("another program's")
 
@@ -508,7 +520,7 @@ async def test_a_worker_that_got_work_from_one_store_no_longer_waits_at_the_othe
 
 
 async def test_a_job_that_comes_between_two_looks_is_found_and_its_worker_waits_nowhere(
-    store: Store, durable: Frail
+    store: Store, durable: UnreliableStore
 ) -> None:
     await register(store, "w1")
     await register(store, "w2")
@@ -525,7 +537,9 @@ async def test_a_job_that_comes_between_two_looks_is_found_and_its_worker_waits_
     idle.close()
 
 
-async def test_a_class_that_comes_up_between_two_looks_is_asked_for_at_once(store: Store, durable: Frail) -> None:
+async def test_a_class_that_comes_up_between_two_looks_is_asked_for_at_once(
+    store: Store, durable: UnreliableStore
+) -> None:
     await register(store)
     feed = a_feed(store)
     durable.meanwhile = lambda: store.submit([a_job(persist=False)])
@@ -533,13 +547,17 @@ async def test_a_class_that_comes_up_between_two_looks_is_asked_for_at_once(stor
     assert len((await feed.exchange((), (), free=1, free_below=1)).leases) == 1
 
 
-async def test_what_concerns_durable_jobs_alone_is_heard_at_the_durable_store(store: Store, durable: Frail) -> None:
+async def test_what_concerns_durable_jobs_alone_is_heard_at_the_durable_store(
+    store: Store, durable: UnreliableStore
+) -> None:
     subscription = store.subscribe("w1" + LEASE_CHANNEL)
     assert type(subscription) is type(durable.inner.subscribe("w1"))
 
 
-async def test_nothing_is_handed_over_in_a_pair(store: Store, durable: Frail, transient: Frail) -> None:
-    """A slot might be given to a transient job while a durable one is on its way to it."""
+async def test_nothing_is_handed_over_in_a_pair(
+    store: Store, durable: UnreliableStore, transient: UnreliableStore
+) -> None:
+    """A transient job might get the slot while a durable one is on its way to it."""
     await register(store)
     feed = StoreJobSource(store, CurrentPolicy(), "w1", (), confirm=10.0)
     await feed.exchange((), (), free=5, free_below=5)

@@ -1,4 +1,4 @@
-"""Random graphs and batches: a SQL store answers as the memory store does, and its tables recount.
+"""Random graphs and batches: replies of a SQL store equal those of the memory store, and its tables equal a recount.
 
 The bound on edges for each verb is small here, so that most verbs leave something for the next ones.
 """
@@ -92,7 +92,7 @@ def _few_edges(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def recount(path: Path, prefix: str = "") -> dict[str, list[Any]]:
-    """Return what does not recount, by name."""
+    """Return the names of counts that differ from a recount."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as raw:
         found = {
             name: raw.execute(text.format(t=prefix, held_at=HELD_AT)).fetchall() for name, text in RECOUNTS.items()
@@ -101,7 +101,7 @@ def recount(path: Path, prefix: str = "") -> dict[str, list[Any]]:
 
 
 class History:
-    """Two stores, and what their caller remembers."""
+    """Two stores, and the facts that their caller remembers."""
 
     def __init__(self, seed: int, store: Store, clock: ManualClock) -> None:
         self.random = Random(seed)
@@ -243,12 +243,12 @@ class History:
 
 
 def _for_job(edge: Edge) -> Edge:
-    """Return an edge with a rule that a job as its source can have."""
+    """Return an edge with a rule that is valid for a job as its source."""
     return edge if edge.rule in (EdgeRule.CANCEL, EdgeRule.RUN, EdgeRule.HOLD) else edge._replace(rule=EdgeRule.CANCEL)
 
 
 async def _answer(answer: Awaitable[T]) -> T | str:
-    """Return an answer, or the error in its place."""
+    """Return the reply, or the error in its place."""
     try:
         return await answer
     except HeadwayError as problem:

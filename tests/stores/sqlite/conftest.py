@@ -1,4 +1,4 @@
-"""A store file, and ways to look at it from outside."""
+"""A store file, and ways to read it from outside."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def open_file(clock: ManualClock) -> AsyncIterator[OpenFile]:
-    """Open store files; they are closed by themselves."""
+    """Yield a function that opens store files. All are closed at the end."""
     async with AsyncExitStack() as stack:
 
         async def open_one(path: Path) -> SqliteStore:
@@ -52,7 +52,7 @@ async def open_file(clock: ManualClock) -> AsyncIterator[OpenFile]:
 
 @pytest.fixture
 def executed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the statements that connections execute from now on."""
+    """Return a list to which connections add the name of each statement that they execute."""
     names: list[str] = []
     run, run_many = SqliteConnection.run, SqliteConnection.run_many
 
@@ -71,7 +71,7 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @asynccontextmanager
 async def locked(path: Path) -> AsyncIterator[Release]:
-    """Keep a file locked from another process until it is released."""
+    """Keep a file locked by another process until it is released."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", LOCKER, str(path), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

@@ -1,4 +1,4 @@
-"""What claims cost a SQLite file: how many statements, whatever the number of jobs."""
+"""Cost of claims in a SQLite file: the number of statements is the same for any number of jobs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_blocked_jobs_are_claimed_by_as_many_statements_as_there_are_steps
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[OwnFileConnection]:
-    """The connections that stores open from now on. The first of a store is the one that writes."""
+    """Return a list to which new connections are added. The first of a store is the one that writes."""
     connections: list[OwnFileConnection] = []
     prepare = OwnFileConnection.__init__
 

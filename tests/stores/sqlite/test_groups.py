@@ -1,4 +1,4 @@
-"""Calls that wait together are written together, and each stands or falls alone."""
+"""Group commits: waiting calls are written together, and each succeeds or fails alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.stores.sqlite.conftest import OpenFile, locked
 
 @pytest.fixture
 def commits() -> Iterator[list[apsw.Connection]]:
-    """One entry for each transaction that any connection made from now on commits."""
+    """Return a list with one entry for each commit from now on, on any connection."""
     made: list[apsw.Connection] = []
 
     def hook(connection: apsw.Connection) -> None:
@@ -161,7 +161,7 @@ async def test_threads_without_a_loop_submit_in_the_same_groups(
 
 
 async def test_a_thread_is_told_that_the_store_was_closed(open_file: OpenFile, path: Path) -> None:
-    """It must never wait for an answer that will not come."""
+    """It must never wait for a reply that will not come."""
     store = await open_file(path)
     going = [asyncio.to_thread(store.submit_blocking, [a_job()]) for _ in range(8)]
     answers = asyncio.gather(*going, return_exceptions=True)
@@ -176,7 +176,7 @@ async def test_a_thread_is_told_that_the_store_was_closed(open_file: OpenFile, p
 async def test_a_wake_up_that_fails_neither_fails_its_submit_nor_ends_the_writer(
     open_file: OpenFile, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """W17: no descriptor may be left to look at the wake folder with."""
+    """W17: a process without free descriptors cannot read the wake folder."""
     store = await open_file(path)
     subscription = store.subscribe("watch.test")
 

@@ -1,4 +1,4 @@
-"""Named pipes: a subscription that is being opened is never taken for one that is gone."""
+"""Named pipes: a subscription that is opening is never taken for a dead one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_ears_open_while_others_ring(tmp_path: Path) -> None:
 
 
 async def test_an_ear_that_is_closed_while_somebody_waits_leaves_nothing_in_the_loop(tmp_path: Path) -> None:
-    """The next one to get the number of its descriptor would find an entry of the loop that is not its own."""
+    """A later file with the same descriptor would find a foreign entry in the event loop."""
     loop = asyncio.get_running_loop()
     subscription = PipeNotifier(tmp_path / "headway.db").subscribe(f"{JOB_CHANNEL}me")
     waiting = asyncio.create_task(subscription.wait(5.0))

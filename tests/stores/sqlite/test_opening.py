@@ -1,4 +1,4 @@
-"""Opening a file: only what is a store, only by who may, and never anything silently empty."""
+"""Opening a file: only a store, only for its owner, and never an empty file by mistake."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAGE = 4096
 
 
 async def a_used_file(open_file: OpenFile, path: Path, jobs: int = 200) -> None:
-    """Make a store file with jobs in it, and close it."""
+    """Write a store file with jobs, and close it."""
     store = await open_file(path)
     await submit(store, *(a_job(payload=b"marker" * 200) for _ in range(jobs)))
     await store.close()
@@ -47,7 +47,7 @@ def beside(path: Path) -> list[str]:
 
 
 def cut(path: Path, left: int) -> None:
-    """Leave this many bytes of a file, or take this many away."""
+    """Truncate a file to this many bytes, or by this many if negative."""
     os.truncate(path, left if left >= 0 else path.stat().st_size + left)
 
 
@@ -197,7 +197,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def open_to_all() -> Iterator[Path]:
-    """A folder that others may enter, as tmp_path is not."""
+    """Return a folder that other users may enter, unlike tmp_path."""
     folder = Path(tempfile.mkdtemp(prefix="headway-rights-"))
     yield folder
     folder.chmod(0o755)
@@ -299,7 +299,7 @@ async def test_many_processes_may_open_a_new_file_at_once(open_file: OpenFile, p
 
 
 async def test_whoever_comes_while_a_new_file_gets_its_log_waits(open_file: OpenFile, tmp_path: Path) -> None:
-    """SQLite refuses one of them now and then, about one in two hundred times; therefore many files are opened here."""
+    """SQLite refuses one of them about once in two hundred times, so the test opens a hundred files."""
     for number in range(100):
         path = tmp_path / f"{number}.db"
         stores = await asyncio.gather(*(open_file(path) for _ in range(3)))

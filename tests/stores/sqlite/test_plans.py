@@ -1,4 +1,4 @@
-"""How SQLite carries out the statements: none walks a large table where an index or a limit would do."""
+"""Query plans of SQLite: no statement scans a large table where an index or a limit would do."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def plan_of(connection: OwnFileConnection, name: str) -> list[str]:
 
 
 def walked(connection: OwnFileConnection, name: str) -> set[str]:
-    """Return the large tables that a statement walks from end to end."""
+    """Return the large tables that a statement scans in full."""
     aliases = dict(re.findall(r"\b(?:FROM|JOIN|INTO|UPDATE)\s+(\w+)(?:\s+AS)?\s+(\w+)", QUERIES[name]))
     tables = {alias: table for table, alias in aliases.items()} | {table: table for table in LARGE}
     scanned = re.findall(r"^SCAN (\w+)", "\n".join(plan_of(connection, name)), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""A store in another program's file, and verbs that join a caller's transaction there."""
+"""A store in another program's file, and verbs in a caller's transaction there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def raw(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection to a file with a table of its own and Headway's."""
+    """Yield a connection to a file with a table of its own and Headway's tables."""
     made = connect(path)
     made.execute("CREATE TABLE book (title TEXT)")
     migrate_shared_file(made, path)
@@ -41,7 +41,7 @@ def raw(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 class Caller:
-    """A program with one connection, and what is to be done after its commit."""
+    """A program with one connection, and its actions after a commit."""
 
     def __init__(self, raw: sqlite3.Connection) -> None:
         self._raw = raw

@@ -1,4 +1,4 @@
-"""Trouble: a file that others keep locked, a disk that is full, a process that is killed."""
+"""A file that other processes keep locked, a full disk, and a killed process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workflows in a SQLite file: what a plain job pays, and what survives an upgrade, a crash and a backup."""
+"""Workflows in a SQLite file: their cost for plain jobs, and upgrades, crashes and backups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that says what a test wants, to see what workers ask and how they take the answers."""
+"""A server with scripted replies, to test the requests of workers and their handling of replies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 HOST = "127.0.0.1"
 
 
-class Asked(NamedTuple):
+class StubRequest(NamedTuple):
     """One request as it arrived."""
 
     path: str
@@ -18,8 +18,8 @@ class Asked(NamedTuple):
     headers: dict[str, str]
 
 
-class Say(NamedTuple):
-    """An answer. ``raw`` goes out as it is, in place of JSON; ``cut`` ends the connection instead of an answer."""
+class StubReply(NamedTuple):
+    """A reply. ``raw`` is sent in place of JSON. ``cut`` closes the connection without a reply."""
 
     body: Any = None
     status: int = 200
@@ -29,15 +29,15 @@ class Say(NamedTuple):
     until: asyncio.Event | None = None
 
 
-Answer = Callable[[Asked], Say]
+Answer = Callable[[StubRequest], StubReply]
 
 
-class Teller:
-    """Answers each request by a function of the test. Use with ``async with``."""
+class StubServer:
+    """A server that replies to each request by a function of the test. Use with ``async with``."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
-        self.asked: list[Asked] = []
+        self.asked: list[StubRequest] = []
         self.connections = 0
         self._changed = asyncio.Condition()
         self._server: asyncio.Server | None = None
@@ -52,11 +52,11 @@ class Teller:
         return [asked.body for asked in self.asked if asked.path.endswith("/poll")]
 
     async def until(self, what: Callable[[], object]) -> None:
-        """Wait until requests have made something true."""
+        """Wait until a condition is true. It is checked after each request."""
         async with asyncio.timeout(30), self._changed:
             await self._changed.wait_for(what)
 
-    async def __aenter__(self) -> Teller:
+    async def __aenter__(self) -> StubServer:
         self._server = await asyncio.start_server(self._serve, HOST, 0)
         return self
 
@@ -91,13 +91,13 @@ class Teller:
             writer.transport.abort()
 
 
-def problem(status: int, code: str, detail: str = "no") -> Say:
-    """Answer with a problem document."""
-    return Say({"status": status, "code": code, "detail": detail}, status=status, kind="application/problem+json")
+def problem(status: int, code: str, detail: str = "no") -> StubReply:
+    """Return a reply with a problem document."""
+    return StubReply({"status": status, "code": code, "detail": detail}, status=status, kind="application/problem+json")
 
 
 def a_task(number: int, **facts: Any) -> dict[str, Any]:
-    """A job as a server hands it out."""
+    """Return a job as a server sends it."""
     return {
         "task_id": f"job-{number}",
         "task_type": "echo",
@@ -114,7 +114,7 @@ def a_task(number: int, **facts: Any) -> dict[str, Any]:
     }
 
 
-def _written(say: Say) -> bytes:
+def _written(say: StubReply) -> bytes:
     if say.raw is not None:
         return say.raw
     body = json.dumps(say.body).encode()
@@ -122,7 +122,7 @@ def _written(say: Say) -> bytes:
     return head.encode() + body
 
 
-async def _read(reader: asyncio.StreamReader) -> Asked | None:
+async def _read(reader: asyncio.StreamReader) -> StubRequest | None:
     first = await reader.readline()
     if not first:
         return None
@@ -131,4 +131,4 @@ async def _read(reader: asyncio.StreamReader) -> Asked | None:
         name, _, value = line.decode().partition(":")
         headers[name.lower()] = value.strip()
     body = await reader.readexactly(int(headers["content-length"]))
-    return Asked(first.split()[1].decode(), json.loads(body), headers)
+    return StubRequest(first.split()[1].decode(), json.loads(body), headers)
