@@ -1,4 +1,4 @@
-"""Lets ``python -m headway`` stand in for the ``headway`` command."""
+"""Run the ``headway`` command as ``python -m headway``."""
 
 import sys
 

@@ -31,7 +31,7 @@ Yes = Annotated[bool, flag("Do not ask.", name=["--yes", "-y"])]
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Filters:
-    """Which dead letters a command is about."""
+    """The options that select dead letters."""
 
     task: TaskName = None
     error: Annotated[str | None, option("Only errors of this type, or with this in their message.", "TEXT")] = None

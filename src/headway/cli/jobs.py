@@ -96,7 +96,7 @@ def print_page(found: list[JobRecord], now_at: int, more: bool, *, json: bool, e
 
 
 def jobs_table(found: Sequence[JobRecord], now_at: int, *, errors: bool = False) -> render.FittedTable:
-    """Lay out jobs, one a line. A narrow table shortens ids first, then leaves out attempts and lane."""
+    """Return a table of jobs, one a line. A narrow table shortens ids first, then leaves out attempts and lane."""
     last, short = "error" if errors else "took", render.short_ids(job.job_id for job in found)
     rows: list[dict[str, str | Text]] = []
     for job in found:

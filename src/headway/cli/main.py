@@ -205,7 +205,7 @@ def _complain(text: str, *, lines: bool = False) -> None:
 
 
 def _prepare_streams() -> None:
-    """Let a character that the terminal cannot show become an escape instead of an error."""
+    """Make output streams escape characters that the terminal cannot show, instead of raising an error."""
     fill_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):

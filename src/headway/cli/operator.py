@@ -71,7 +71,7 @@ class PolicyChange(NamedTuple):
 
 
 class BulkEnd(NamedTuple):
-    """How a bulk action ended."""
+    """The result of a bulk action."""
 
     operation_id: str
     status: str

@@ -1,4 +1,4 @@
-"""How things look: text made safe, times, lengths, JSON, tables. Rich is imported only when something is drawn."""
+"""Rendering of values: safe text, times, lengths, JSON, tables. Rich is imported only when something is drawn."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ class FittedTable:
 
 
 def facts(pairs: Mapping[str, object]) -> Table:
-    """Lay out names and values, one pair a line; values may be rich."""
+    """Return names and values as a table, one pair a line. Values may be rich."""
     from rich.table import Table
     from rich.text import Text
 

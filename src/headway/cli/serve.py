@@ -38,7 +38,7 @@ NEEDED = ("fastapi", "uvicorn", "websockets")
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class HttpFlags:
-    """Where and how the interface is served."""
+    """The flags of the HTTP interface: its address, accepted names and origins, and certificate."""
 
     host: Annotated[str | None, option("Address to listen at (127.0.0.1); any other needs tokens.", "HOST")] = None
     port: Annotated[

@@ -41,8 +41,8 @@ GroupBy = Literal["lane", "tenant", "task", "duration"]
 CURRENT, BUILT_IN_NAME = "current", "built-in"
 
 
-class _Given(NamedTuple):
-    """What is replayed, and the policies that were read with it. ``draw`` makes the jobs of a seed, if chance does."""
+class _ReplayInput(NamedTuple):
+    """The jobs to replay, and the policies read with them. ``draw`` makes the jobs of a seed for a random model."""
 
     kind: str
     trace: Trace
@@ -111,7 +111,7 @@ def simulate(
 
 def _read(
     sources: dict[str, str | Path | None], versions: list[int] | None, against: str | None, place: TargetOptions
-) -> _Given:
+) -> _ReplayInput:
     named = [name for name, value in sources.items() if value is not None]
     if len(named) > 1:
         raise ConfigError(f"give one of {', '.join(sources)}, got {' and '.join(named)}")
@@ -124,16 +124,16 @@ def _read(
         if kind == "--trace":
             with progress_bar("lines") as progress:
                 read = read_trace(value, progress)
-            return _Given("trace", read, current, found, read.capacity)
+            return _ReplayInput("trace", read, current, found, read.capacity)
         made = WorkloadModel(value)
-        return _Given("model", Trace(made.jobs(0), made.source), current, found, None, made.jobs)
+        return _ReplayInput("model", Trace(made.jobs(0), made.source), current, found, None, made.jobs)
     span_ms = read_span(value, kind)
 
-    async def read_store(operator: Operator) -> _Given:
+    async def read_store(operator: Operator) -> _ReplayInput:
         policies = await _policies(operator, numbers)
         if kind == "--recorded":
             read = await record_jobs(operator, span_ms)
-            return _Given("recorded", read, *policies, read.capacity)
+            return _ReplayInput("recorded", read, *policies, read.capacity)
         return _from_now(await read_now(operator), span_ms, *policies)
 
     return ask(place, read_store, history=kind == "--recorded")
@@ -141,21 +141,23 @@ def _read(
 
 def _from_now(
     queue: LiveQueue, span_ms: int, current: tuple[Policy, int], versions: list[PolicyVersion]
-) -> _Given:  # fmt: skip
+) -> _ReplayInput:  # fmt: skip
     jobs = jobs_from_now(queue, span_ms, 0)
     if not any(job.counted for job in jobs):
         raise ConfigError("no job waits, and nothing was learned of jobs to come; run some jobs first")
     trace = Trace(
         jobs, "the store", queue.now_at, policy=queue.policy, policy_version=current[1], left_out=queue.left_out
     )
-    return _Given("now", trace, current, versions, queue.capacity, lambda seed: jobs_from_now(queue, span_ms, seed))
+    return _ReplayInput(
+        "now", trace, current, versions, queue.capacity, lambda seed: jobs_from_now(queue, span_ms, seed)
+    )
 
 
 async def _policies(operator: Operator, numbers: list[int]) -> tuple[tuple[Policy, int], list[PolicyVersion]]:
     return await current_policy(operator), await policy_versions(operator, numbers)
 
 
-def _capacity(slots: int | None, workers: int | None, steps: str | None, given: _Given) -> Capacity | None:
+def _capacity(slots: int | None, workers: int | None, steps: str | None, given: _ReplayInput) -> Capacity | None:
     """Return the workers that the command line asks for, or None for those of the recording."""
     needs = all_needs(given.trace.jobs)
     if steps is not None:
@@ -176,7 +178,7 @@ def _capacity(slots: int | None, workers: int | None, steps: str | None, given: 
 
 
 def _scenarios(
-    given: _Given, files: list[Path], against: str | None, new_capacity: Capacity | None
+    given: _ReplayInput, files: list[Path], against: str | None, new_capacity: Capacity | None
 ) -> tuple[Scenario, list[Scenario]]:
     """Return what to compare with, and what to compare."""
     trace = given.trace
@@ -224,7 +226,7 @@ def _in_force(policy: Policy, version: int | None, capacity: Capacity) -> Scenar
     return Scenario(name, policy, capacity, version)
 
 
-def _run(given: _Given, scenarios: list[Scenario], scale: float, seeds: int) -> SimulationReport:
+def _run(given: _ReplayInput, scenarios: list[Scenario], scale: float, seeds: int) -> SimulationReport:
     trace = given.trace
     drawn = [trace.jobs] * seeds if given.draw is None else [given.draw(seed) for seed in range(seeds)]
     jobs = [scaled(one, scale) for one in drawn]

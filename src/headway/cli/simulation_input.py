@@ -1,4 +1,4 @@
-"""What ``headway simulate`` and ``headway trace`` replay: jobs of the store, of a file, or of a model."""
+"""The input of ``headway simulate`` and ``headway trace``: jobs of the store, of a file, or of a model."""
 
 from __future__ import annotations
 

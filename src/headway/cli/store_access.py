@@ -36,7 +36,7 @@ JobWord = Annotated[str, option("The job's id, or its last characters.", name="I
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions:
-    """Which store, and which namespace in it."""
+    """The options that name a store and its namespace."""
 
     store: StoreUrl = None
     namespace: Annotated[
@@ -94,7 +94,7 @@ class StoreOptions:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class TargetOptions(StoreOptions):
-    """Which store and namespace, or which server in their place."""
+    """The options that name a store and its namespace, or a server instead."""
 
     server_url: Annotated[
         str | None,

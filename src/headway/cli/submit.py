@@ -37,7 +37,7 @@ NOT_TEXT = re.compile(r"argument '(\w+)': expected str\b")  # How a server refus
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class CallFlags:
-    """What a submitter may ask for."""
+    """The options of the submitted job."""
 
     priority: Annotated[str | None, option("The lane: high, medium or low.", "LANE")] = None
     delay: Annotated[float | None, option("Run no earlier than this many seconds from now.", "SECONDS")] = None
@@ -119,7 +119,7 @@ def submit(
 
 
 class _ResultOptions(NamedTuple):
-    """What to do after the submit: whether and for how long to wait, and how to print."""
+    """The options for the time after the submit: whether and how long to wait, and how to print."""
 
     wait: bool
     timeout: float | None

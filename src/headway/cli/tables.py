@@ -1,4 +1,4 @@
-"""What several commands draw: lanes, workers, running jobs, rates. Imported only by commands that draw."""
+"""Tables of several commands: lanes, workers, running jobs, rates. Imported only by commands that draw."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CAPABILITIES_LEAST = 12  # Columns that the capabilities of a worker need at lea
 
 
 def lanes_table(stats: Stats, policy: Policy | None = None) -> Table:
-    """Lay out the lanes, the first to be served first."""
+    """Return a table of the lanes, in the order in which they are served."""
     holds = any(lane.held for lane in stats.lanes.values())
     numbers = ["waiting", "delayed", *(["held"] if holds else []), "executing", "oldest"]
     made = render.table("lane", *numbers, right=numbers)
@@ -45,7 +45,7 @@ def counts_line(counts: Mapping[str, int], none: str = "nothing") -> Text:
 
 
 def workers_table(stats: Stats, *, dead: bool = True) -> render.FittedTable:
-    """Lay out the workers; ``dead`` shows also those that are gone."""
+    """Return a table of the workers. ``dead`` includes dead workers."""
     rows: list[dict[str, str | Text]] = [
         {
             "worker": render.text(worker.worker_id),

@@ -61,7 +61,7 @@ async def _watch(place: TargetOptions) -> None:
 
 @contextlib.contextmanager
 def _keys(ended: asyncio.Event) -> Generator[None]:
-    """Let q, without Enter, set the event; Ctrl-C still interrupts."""
+    """Set the event when q is pressed, without Enter. Ctrl-C still interrupts."""
     if not sys.stdin.isatty():
         yield
         return

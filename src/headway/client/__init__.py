@@ -1,1 +1,1 @@
-"""What applications touch: the app, its tasks, and handles on jobs."""
+"""The interface for applications: the app, its tasks, and handles on jobs."""

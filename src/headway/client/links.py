@@ -1,4 +1,4 @@
-"""What a call waits for, and results that do not exist yet as arguments of calls."""
+"""Links between calls: the calls that a call waits for, and future results as its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the members of a batch ended, read page by page from a store or over a server."""
+"""Endings of the members of a batch, read page by page from a store or over a server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE = 500  # Members that are read at a time.
 
 
 class MemberEnding(NamedTuple):
-    """How a member of a batch ended."""
+    """The ending of one member of a batch."""
 
     job_id: JobId
     state: State

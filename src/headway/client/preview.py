@@ -1,4 +1,4 @@
-"""What a submit would do: the checks that a store makes of a graph, without storing it."""
+"""A preview of a submit: the checks that a store makes of a graph, without storing it."""
 
 from __future__ import annotations
 

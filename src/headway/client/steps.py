@@ -21,7 +21,7 @@ MISSING: Any = object()  # The job has not kept this step yet.
 
 
 class JobRuntime(Protocol):
-    """What the context of a running job needs of its worker."""
+    """The functions of a worker that the context of a running job calls."""
 
     app: Headway
 

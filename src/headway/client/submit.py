@@ -37,7 +37,7 @@ log = logging.getLogger("headway.jobs")
 
 
 class GraphOptions(TypedDict, total=False):
-    """What holds for all calls of a graph."""
+    """The options that hold for all calls of a graph."""
 
     batch_id: BatchId | None  # The batch that the calls become members of.
     tenant: str | None  # The tenant of calls that have none.
@@ -278,7 +278,7 @@ class Submitter:
 
 @contextmanager
 def _name_call(calls: Sequence[Call[Any]], nodes: Sequence[Call[Any]]) -> Iterator[None]:
-    """Let a ``BadEdge`` name the place of its call among the caller's calls, which a graph may have sorted."""
+    """Change the index in a ``BadEdge`` to that of the caller's call, because a graph may have sorted the calls."""
     try:
         yield
     except BadEdge as problem:

@@ -1,4 +1,4 @@
-"""What a submit would do: the job that a store has already, or the diagnostics of the job that it would keep."""
+"""The result of a submit without its effect: the job that exists, or the diagnostics of the new job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headway.core.workflow import Upstream
 
 
 class SubmitPreview(NamedTuple):
-    """What a store would do with a job: return the ``existing`` one with its id or key, or keep it.
+    """The effect that a submit would have: return the ``existing`` job with its id or key, or store a new one.
 
     ``diagnosis`` is that of the job just after its submit. It is None for an existing job and for a transient one.
     ``cancelled_by``: the source because of which the job would be cancelled at once.
@@ -26,7 +26,7 @@ class SubmitPreview(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a new job would stand in its class: as in ``JobDiagnostics``."""
+    """The place of a new job in its class, as in ``JobDiagnostics``."""
 
     fair: bool = False
     ahead: int = 0

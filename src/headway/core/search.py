@@ -32,7 +32,7 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
 class JobSearch(NamedTuple):
-    """What a job must match. An empty field matches every job."""
+    """The conditions on a job. An empty field matches every job."""
 
     states: tuple[State, ...] = ()
     tasks: tuple[str, ...] = ()  # Names that may contain ``*``.

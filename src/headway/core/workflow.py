@@ -175,7 +175,7 @@ class BatchRecord:
 
 
 class BatchQuery(NamedTuple):
-    """Which batches to find, newest first. ``before`` is the ``seq`` at which the previous page ended."""
+    """A query for batches, newest first. ``before`` is the ``seq`` at which the previous page ended."""
 
     tenant: str | None = None
     statuses: tuple[str, ...] = ()

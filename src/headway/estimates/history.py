@@ -1,4 +1,4 @@
-"""What workers learn from finished jobs for estimates: run times and arrivals, in one document for each lane."""
+"""The history of finished jobs for estimates: run times and arrivals, in one document for each lane."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class TenantHistory(msgspec.Struct, array_like=True):
 
 
 class TenantUse(NamedTuple):
-    """What a tenant had: jobs, seconds of run time, and waits as in ``TenantHistory``."""
+    """The use of slots by a tenant: jobs, seconds of run time, and waits as in ``TenantHistory``."""
 
     jobs: float = 0.0
     seconds: float = 0.0
@@ -240,7 +240,7 @@ class DurationHistory:
         self.wake = wake
         self._runs: dict[tuple[str, str], TaskRuns] = {}
         self._before: dict[tuple[str, str], TaskRuns] = {}  # Runs before the first surprise since the last publication.
-        self._known: dict[tuple[str, str], _Known] = {}  # What this process last published, by lane and task.
+        self._known: dict[tuple[str, str], _KnownRuns] = {}  # What this process last published, by lane and task.
         self._came = OrderedDict[tuple[str, str | None], ArrivalWindow]()  # A dict takes long to find its first key.
         self._from_at = self._until_at = 0
         self._published = -math.inf
@@ -365,7 +365,7 @@ class DurationHistory:
             learn(notes, runs, came, self._until_at)
             if await store.write(LEARNED, lane, _encode(notes), if_version=version) is not None:
                 known = {(name, task): of for (name, task), of in self._known.items() if name != lane}
-                self._known = known | {(lane, task): _Known(of.count, of.usual) for task, of in notes.tasks.items()}
+                self._known = known | {(lane, task): _KnownRuns(of.count, of.usual) for task, of in notes.tasks.items()}
                 return True
         return False
 
@@ -382,8 +382,8 @@ class DurationHistory:
         self._due = self._published + PUBLISH_SOON
 
 
-class _Known(NamedTuple):
-    """What is known of a task: how many runs, and the buckets of usual run times."""
+class _KnownRuns(NamedTuple):
+    """The known run times of a task: their number, and the buckets of usual ones."""
 
     jobs: float
     usual: range

@@ -1,4 +1,4 @@
-"""How many slots let a lane start its jobs within a given time: the forecast, run with more and more slots."""
+"""Slots that a lane needs to start its jobs within a given time, from forecasts with more and more slots."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WITHIN_REACH = 1.05  # If no number of slots is enough, a p90 of at most this mu
 
 
 class ScaleAdvice(NamedTuple):
-    """How many slots a lane wants beside what it has. ``wait_p90``: seconds until its last job starts."""
+    """The number of slots that a lane wants beside those it has. ``wait_p90``: seconds until its last job starts."""
 
     slots_wanted: int
     slots: int

@@ -75,7 +75,7 @@ class BulkRecord(msgspec.Struct, kw_only=True):
 
 
 class BulkCount(NamedTuple):
-    """How many jobs fit, and some of them. ``exact`` is false if counting took too long."""
+    """The number of matching jobs, and some of them. ``exact`` is false if counting took too long."""
 
     found: int
     exact: bool

@@ -1,4 +1,4 @@
-"""What happened over time, by lane: a row a minute for two days and a row an hour for thirty, in documents.
+"""Counts over time by lane, in documents: a row a minute for two days and a row an hour for thirty.
 
 Any number of processes run the chore that takes samples, and one of them writes each row. A row is first kept in the
 document ``LATEST`` together with the totals that the next row is counted from. The next writer moves it to the document
@@ -69,7 +69,7 @@ class SeriesStep(msgspec.Struct, array_like=True):
 
 
 class SeriesTotals(msgspec.Struct):
-    """What was counted up to a moment, by lane: the difference of two of these is a row."""
+    """Totals up to a moment, by lane. The difference of two of them is a row."""
 
     at: int = 0
     counts: dict[str, int] = msgspec.field(default_factory=dict)  # By the store, for all lanes together.

@@ -1,4 +1,4 @@
-"""What waiting tasks wait for: the numbers by lane and reason, and by duration."""
+"""Counts of waiting tasks by lane and reason, and by duration."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a running system shows: logs, traces, job output, store outages and readiness."""
+"""Observability: logs, traces, job output, store outages and readiness."""

@@ -176,7 +176,7 @@ async def read_paused_crons(store: Store) -> set[str]:
 
 
 async def pause_cron(store: Store, name: str) -> bool:
-    """Let a cron submit no more jobs. Return False if there is no such cron."""
+    """Stop a cron from submitting jobs. Return False if there is no such cron."""
     if not await store.read(CRONS, name):
         return False
     if not await store.read(CRON_PAUSES, name):
@@ -185,7 +185,7 @@ async def pause_cron(store: Store, name: str) -> bool:
 
 
 async def resume_cron(store: Store, name: str) -> bool:
-    """Let a cron submit jobs again, from its next tick on. Return False if there is no such cron.
+    """Resume a cron, from its next tick on. Return False if there is no such cron.
 
     A process that ran meanwhile has marked the ticks in between as handled. Otherwise the cron's ``catch_up`` decides.
     """

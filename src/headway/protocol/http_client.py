@@ -33,7 +33,7 @@ _PASSING = frozenset({408, 425, 429})  # In addition to 5xx: the same request ma
 
 
 class ServerAddress(NamedTuple):
-    """Where a server listens. ``prefix`` goes before every path."""
+    """The address of a server. ``prefix`` goes before every path."""
 
     host: str
     port: int

@@ -1,4 +1,4 @@
-"""Where a server may listen: on other machines' networks only with tokens."""
+"""Check the address on which a server listens: other machines' networks require tokens."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Token(_TokenFields, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class TokenGrant:
-    """What a valid token allows."""
+    """The permissions of a valid token."""
 
     token_id: str
     scopes: frozenset[str]

@@ -1,4 +1,4 @@
-"""What another policy or number of slots would change: waits before and after, by lane, tenant and limit."""
+"""Forecasts of another policy or number of slots: waits before and after, by lane, tenant and limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tasks of a request wait for: ids, other tasks of the request by index, and references to results."""
+"""Dependencies between the tasks of a request: ids, other tasks by index, and references to results."""
 
 from __future__ import annotations
 

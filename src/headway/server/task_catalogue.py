@@ -52,7 +52,7 @@ class TaskCache:
         return self._named[name]
 
     async def read_secrets(self) -> None:
-        """Bring ``secrets`` up to date, unless the catalogue was read a moment ago."""
+        """Update ``secrets`` from the store, unless the catalogue was read a moment ago."""
         if time.monotonic() - self._last_read > CACHE_SECONDS:
             await self._read()
 

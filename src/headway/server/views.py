@@ -1,4 +1,4 @@
-"""What dashboards show of the whole queue. Each view is read once for all callers that ask at the same time."""
+"""Views of the whole queue for dashboards. Each is read once for all callers that ask at the same time."""
 
 from __future__ import annotations
 

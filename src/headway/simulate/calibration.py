@@ -35,7 +35,7 @@ class LaneCalibration:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """How far a replay of the policy in force is from what happened. The errors are those of the worst lane."""
+    """The difference between a replay of the policy in force and the record. The errors are those of the worst lane."""
 
     jobs: int
     p50_error: float

@@ -43,7 +43,7 @@ class WorkerPlan:
 
 @dataclass(frozen=True, slots=True)
 class TimedPause:
-    """What is paused from a moment until another one. None is the end. ``where`` is its place in a capacity file."""
+    """A pause from one moment to another, where None is the end. ``where`` is its place in a capacity file."""
 
     paused: PauseSet
     from_ms: int = 0

@@ -23,7 +23,7 @@ Members = dict[str, list[tuple[int, int]]]
 
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
-    """How long the jobs of one group waited, in seconds. ``busy``: its part of the busy slots.
+    """The waits of the jobs of one group, in seconds. ``busy``: its part of the busy slots.
 
     ``waiting`` counts jobs that never started. They are not in the waits.
     """

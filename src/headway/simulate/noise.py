@@ -1,4 +1,4 @@
-"""How large a change must be to mean something: a bootstrap over blocks of time."""
+"""The noise of figures, from a bootstrap over blocks of time. A smaller change means nothing."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ BUCKETS_MAX = 96  # Points of a drawing over time, few enough to read and to kee
 
 @dataclass(slots=True)
 class LanePromise:
-    """What a lane is sure of by the policy, and by how many seconds its worst job missed it."""
+    """A lane's guarantee by the policy, and the seconds by which its worst job missed it."""
 
     lane: str
     slots: float

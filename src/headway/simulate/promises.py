@@ -1,4 +1,4 @@
-"""Whether a policy's guarantees held in a replay."""
+"""Check whether a policy's guarantees held in a replay."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class Replayer:
         return any(changed)
 
     def poll_at(self, due_at: int) -> None:
-        """Let a worker look at the store when a delayed job falls due or a rate allows the next start."""
+        """Make a worker read the store when a delayed job falls due or a rate allows the next start."""
         if due_at not in self._polls:
             self._polls.add(due_at)
             self._push(max(due_at, self.now_at), partial(self._poll, due_at))
@@ -187,7 +187,7 @@ class Replayer:
             self._push(self.now_at + round(1_000 * PREEMPTION_EVERY), self._make_room)
 
     def _happen(self) -> None:
-        """Let everything of this moment happen: runs end, workers come and go, jobs fall due."""
+        """Process all events of this moment: runs end, workers come and go, jobs fall due."""
         ended: dict[SimulatedWorker, list[Report]] = {}
         events, now_at = self._events, self.now_at
         while events and events[0][0] == now_at:

@@ -79,7 +79,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class SimulationInput:
-    """What was replayed, for people and for JSON."""
+    """The replayed jobs, as described to people and in JSON."""
 
     kind: str  # recorded | trace | model | now
     source: str

@@ -44,7 +44,7 @@ Clock = Callable[[], int]
 
 
 class Progress(NamedTuple):
-    """How far a running job has come. The latest report replaces the one before."""
+    """The progress of a running job. The latest report replaces the one before."""
 
     job_id: JobId
     seq: int
@@ -115,7 +115,7 @@ class HeartbeatReply(NamedTuple):
 
 
 class JobQuery(NamedTuple):
-    """Which jobs to find, newest first. ``before`` is the sequence number at which the previous page ended.
+    """A query for jobs, newest first. ``before`` is the sequence number at which the previous page ended.
 
     ``by_end`` sorts jobs that failed, were cancelled or are dead letters by their end, latest first. ``ended_before``
     is then the moment and the sequence number at which the previous page ended.
@@ -503,7 +503,7 @@ class Archive(Protocol):
 
 
 class CopySummary(NamedTuple):
-    """What a copy of a whole store holds."""
+    """The contents of a copy of a whole store."""
 
     jobs: int
     namespaces: tuple[str, ...]

@@ -45,7 +45,7 @@ def open_store(
 
 
 def with_transient(store: Store, url: str | None, *, clock: Clock | None = None, timeout: float = TIMEOUT) -> Store:
-    """Put transient jobs into the store that another address names, if there is one."""
+    """Return a store that keeps transient jobs at the other address, if there is one."""
     if url is None:
         return store
     from headway.stores.split.store import SplitStore
@@ -68,7 +68,7 @@ _registered: dict[str, MakeStore] = {}
 
 
 def register_scheme(scheme: str, make: MakeStore) -> None:
-    """Let addresses that begin with ``scheme://`` name stores of another kind, in this process.
+    """Register a kind of store for addresses that begin with ``scheme://``, in this process.
 
     ``make`` gets the address, the namespace and a clock (None: the store's own), and returns an unopened store.
     """

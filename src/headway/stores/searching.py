@@ -18,7 +18,7 @@ FindIds = Callable[[JobQuery], Awaitable[list[tuple[int, JobId]]]]
 
 
 class SearchSource(NamedTuple):
-    """Where a search reads jobs. ``match_words``: as in ``Abilities``."""
+    """The functions with which a search reads jobs. ``match_words``: as in ``Abilities``."""
 
     find_ids: FindIds
     get: Get

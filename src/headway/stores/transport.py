@@ -1,4 +1,4 @@
-"""What protects the connection to a store's server, and a warning where other machines could read it."""
+"""The protection of the connection to a store's server, and a warning if other machines could read it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _warned: set[str] = set()  # Addresses that this process has warned about. A set
 
 
 class Transport(StrEnum):
-    """What protects the connection to a server."""
+    """The protection of the connection to a server."""
 
     LOCAL = "this machine"
     VERIFIED = "TLS, with a certificate that is verified"

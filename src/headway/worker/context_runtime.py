@@ -1,4 +1,4 @@
-"""What the contexts of running jobs need of their worker."""
+"""The functions of a worker that the contexts of its jobs call."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from headway.worker.slot_table import SlotTable
 
 
 class RunnerHealth(NamedTuple):
-    """What a parent knows of a runner that is up."""
+    """The state of a running runner, as its parent knows it."""
 
     renewer: LeaseRenewer
     slot_table: SlotTable

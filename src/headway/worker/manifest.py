@@ -1,4 +1,4 @@
-"""What a worker tells its backend about its app: tasks, limits and schedules. Warns of what will not work."""
+"""The manifest of a worker's app for its backend: tasks, limits and schedules. Warns of mistakes in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a process that runs jobs is replaced: after a number of jobs, or once it occupies too much memory."""
+"""The replacement of processes that run jobs, after a number of jobs or above a bound on memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOO_LOW = "the bound is below what this app needs; raise max_memory_per_child"
 
 
 class ChildBounds(NamedTuple):
-    """What a process may use before it is replaced. 0 means no bound."""
+    """The bounds on a process before it is replaced. 0 means no bound."""
 
     jobs: int = 0
     memory: int = 0  # Bytes.

@@ -1,1 +1,1 @@
-"""Who runs next, and what becomes of a run: written once, pure."""
+"""The policy: which job runs next, and what happens after a run. Pure functions of plain values."""

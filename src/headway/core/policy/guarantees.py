@@ -1,4 +1,4 @@
-"""What the policy guarantees to each lane under any load: its share of the slots, and a bound on the wait."""
+"""The guarantees of a policy for each lane under any load: a share of the slots, and a bound on the wait."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WORK_BEHIND_S = 600  # Seconds of work before the job in a bound: ten minutes, a
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """What a lane is guaranteed, however much work the other lanes have.
+    """The guarantee of a lane, however much work the other lanes have.
 
     ``share`` is its part of all slots and ``slots`` the same as a number, from the moment that its oldest job has
     waited ``after_ms``. None means that the lane can starve. ``bound`` describes the longest wait.

@@ -1,4 +1,4 @@
-"""Which job runs next: the plan that a worker claims with."""
+"""Lane scheduling: the plan with which a worker claims the next jobs."""
 
 from __future__ import annotations
 

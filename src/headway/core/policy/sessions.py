@@ -28,7 +28,7 @@ class PlacedSession(NamedTuple):
 
 
 class SessionAdmission(NamedTuple):
-    """Whether a session may begin now, or else the reason and the running jobs to lower for the next request."""
+    """The decision on a session: start it now, or a reason and the running jobs to lower for the next request."""
 
     admitted: bool
     reason: str = ""

@@ -25,7 +25,7 @@ class Sharer(NamedTuple, Generic[N]):
 
 
 class _Account:
-    """What one sharer was charged: its tag, and the moving average of the seconds of its turns."""
+    """The account of one sharer: its tag, and the moving average of the seconds of its turns."""
 
     __slots__ = ("tag", "usual")
 

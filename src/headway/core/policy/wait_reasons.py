@@ -1,4 +1,4 @@
-"""What classes wait for, sampled, so that a finished job can show why it waited at no cost while it waits."""
+"""Samples of why classes wait, so that a job can show its past reasons at no cost while it waits."""
 
 from __future__ import annotations
 

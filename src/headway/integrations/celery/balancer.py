@@ -86,7 +86,7 @@ class Balancer:
             self.runs.name_node(str(sender))
 
     def _worker_set_up(self, instance: Any = None, **_: Any) -> None:
-        """Let a worker that reads all queues also drain queues that a smaller ``queues`` setting has left over."""
+        """Make a worker that reads all queues also drain queues beyond the present ``queues`` setting."""
         if instance is None or instance.app is not self.app:
             return
         queues = self.app.amqp.queues

@@ -113,7 +113,7 @@ class ThreadConnection:
 
 @contextlib.contextmanager
 def lend_connection() -> Iterator[None]:
-    """Let an event loop in this thread use the thread's connection. Otherwise Django gives the loop a new one."""
+    """Share this thread's connection with its event loop, for which Django would otherwise open a new one."""
     wrapper = connections[database()]
     wrapper.ensure_connection()
     before = _shared_connection.set(wrapper)

@@ -99,7 +99,7 @@ class _CallersStore:
         return run_now(verb(*args, **kwargs))
 
     def let_pass(self, ms: int) -> bool:
-        """Let this time pass for waiting jobs before the next call."""
+        """Advance the time of waiting jobs before the next call."""
         self._pass_ms = ms + 1
         return True
 

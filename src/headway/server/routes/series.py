@@ -1,4 +1,4 @@
-"""What happened over time."""
+"""Routes for counts over time."""
 
 from __future__ import annotations
 

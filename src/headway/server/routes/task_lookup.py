@@ -1,4 +1,4 @@
-"""How routes name a task, read it and choose what a list shows of it."""
+"""Parts of routes that name a task, read it, and choose the fields of lists."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ WatchJob = Callable[[JobId], Any]
 
 
 class SessionEnd(NamedTuple):
-    """How a session ended: the last message, and the code and reason of the closed socket."""
+    """The end of a session: the last message, and the code and reason of the closed socket."""
 
     message: Mapping[str, Any]
     code: int

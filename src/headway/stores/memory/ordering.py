@@ -1,4 +1,4 @@
-"""Where a waiting job stands: in the queue of its class, or among the delayed jobs."""
+"""The place of a waiting job: in the queue of its class, or among the delayed jobs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _make_fair(state: MemoryState, key: ClassKey, queue: ClassQueue, number: int
 
 
 def delay(state: MemoryState, record: StoredJob, due_at: int) -> None:
-    """Let a job wait until it is due."""
+    """Delay a job until it is due."""
     record.due_at, record.eligible_at = due_at, None
     state.queue(record.class_key)
     insort(state.delayed, (due_at, record.seq))

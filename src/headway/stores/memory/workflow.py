@@ -227,7 +227,7 @@ def _settle_edge(state: MemoryState, edge: StoredEdge) -> None:
 
 
 def _wait_again(state: MemoryState, edge: StoredEdge, record: StoredJob) -> None:
-    """Let a dependant wait for a source that is live again, if its ending had released or cancelled the dependant."""
+    """Make a dependant wait again for a source that is live again and whose ending had released or cancelled it."""
     source, rule = edge.edge
     if edge.satisfied and record.held:
         edge.satisfied = False
@@ -279,7 +279,7 @@ def _status(state: MemoryState, edge: StoredEdge) -> SourceStatus:
 
 
 def _release(state: MemoryState, record: StoredJob) -> None:
-    """Let a held job wait for a slot, or until its own delay has passed."""
+    """Make a held job ready, or delay it until its own delay has passed."""
     leave_queue(state, record)
     if record.own_due_at > state.now_at:
         delay(state, record, record.own_due_at)

@@ -45,7 +45,7 @@ class PartialClaim(NamedTuple):
 
 
 class TransientClaim(NamedTuple):
-    """What the transient store answered to a claim."""
+    """The transient store's reply to a claim."""
 
     leases: list[Lease]
     outdated: bool  # The store has a class that the plan does not know.

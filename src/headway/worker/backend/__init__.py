@@ -1,1 +1,1 @@
-"""Where a worker gets its jobs: a store, or a server in front of one."""
+"""The source of a worker's jobs: a store, or a server in front of one."""

@@ -69,7 +69,7 @@ class AppManifest(NamedTuple):
 
 
 class LeaseTimes(NamedTuple):
-    """How often a worker renews its leases, and how long they last without renewal. In seconds."""
+    """The seconds between a worker's renewals of its leases, and the seconds that they last without renewal."""
 
     heartbeat: float
     dead_after: float
@@ -89,7 +89,7 @@ EndingOf = Callable[[JobId, int | None], Ending]
 
 
 class Backend(Protocol):
-    """Where a worker gets its jobs. A runner has one, and its parent has another."""
+    """A worker's connection to a store or server. A runner has one, and its parent has another."""
 
     in_force: CurrentPolicy
     outage: Outage

@@ -31,4 +31,4 @@ class Executor:
         """Pass a lower time limit to a running job that does not read it from its context."""
 
     async def close(self) -> None:
-        """Let go of everything that the executor holds."""
+        """Release everything that the executor holds."""

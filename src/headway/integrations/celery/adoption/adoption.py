@@ -45,8 +45,8 @@ _THREAD_POOLS = ("threads", "gevent", "eventlet", "solo")
 _adopting = threading.Lock()
 
 
-class _Published(NamedTuple):
-    """What a worker has published about a task, and the moment at which it is read again."""
+class _PublishedTask(NamedTuple):
+    """A task's published entry, and the moment at which the worker reads it again."""
 
     entry: TaskEntry | None
     until: float  # By the monotonic clock.
@@ -98,7 +98,7 @@ class Adoption:
         self.asked = (store, only, dict(lanes), executor, dict(settings))
         self._executor = executor
         self._declaring = threading.Lock()
-        self._unregistered: dict[str, _Published] = {}  # Tasks that this process sends by name without having them.
+        self._unregistered: dict[str, _PublishedTask] = {}  # Tasks that this process sends by name without having them.
         self._reader = TaskReader()
         self.headway = AdoptedHeadway(self, store, **settings)
         self.join = declare_join(self)
@@ -160,7 +160,7 @@ class Adoption:
         with self._declaring:
             entry = None if registered is not None else self._read_entry(name)
             if registered is None:
-                self._unregistered[name] = _Published(entry, time.monotonic() + CATALOGUE_SECONDS)
+                self._unregistered[name] = _PublishedTask(entry, time.monotonic() + CATALOGUE_SECONDS)
                 if known is not None and published is not None and published.entry == entry:
                     return known
             else:
@@ -200,7 +200,7 @@ class Adoption:
     # ------------------------------------------------------------------ installing
 
     def install(self) -> None:
-        """Let the app send adopted tasks to Headway and ask Headway about their results."""
+        """Make the app send adopted tasks to Headway, and read their results from Headway."""
         app = self.app
         make_amqp, make_control = app.amqp_cls, app.control_cls
         if "amqp" in vars(app):
@@ -295,6 +295,6 @@ def _stand_in(entry: TaskEntry) -> Callable[..., None]:
 
 
 def _forget_backend(app: Any) -> None:
-    """Let an app make its backend anew."""
+    """Remove an app's backend, so that the app makes a new one."""
     app._backend_cache = None
     app._local.__dict__.pop("backend", None)

@@ -13,7 +13,7 @@ from headway.integrations.celery.adoption.next_message import NextMessage
 
 @dataclass(slots=True)
 class RunningAttempt:
-    """What a running task has asked for so far."""
+    """The requests of a running task so far."""
 
     context: Context
     task: str

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class FeatureStatus(StrEnum):
-    """What becomes of a feature when its task is adopted."""
+    """The treatment of a feature when its task is adopted."""
 
     AS_IS = "as is"
     DIFFERS = "differs"
@@ -20,7 +20,7 @@ class FeatureStatus(StrEnum):
 
 
 class FeatureKind(StrEnum):
-    """Where a feature is written in a Celery project."""
+    """The place of a feature in a Celery project."""
 
     TASK_OPTION = "task option"  # @app.task(NAME=…), or an attribute of a task class.
     TASK_METHOD = "task method"  # Called on a task, or overridden in a base class.

@@ -41,7 +41,7 @@ def declare_join(adoption: Adoption) -> Task[Any, Any, Any]:
 
 
 def wake(adoption: Adoption, job_id: str, waker: str) -> None:
-    """Let a job run now if it waits for this waker."""
+    """Make a job run now if it waits for this waker."""
     (job,) = adoption.app.backend.find_jobs([job_id])
     if job is not None and job.state is State.EXECUTING:  # It has sent the tasks that it waits for, and ends soon.
         raise Snooze(RUNNING_SECONDS, f"job {job_id} still runs")

@@ -169,7 +169,7 @@ def connect(adoption: Adoption) -> None:
 
 
 def _leave(scheduler: Any, adoption: Adoption) -> None:
-    """Let a scheduler of celery beat pass over the entries that are crons, of the settings and of its tables."""
+    """Make a scheduler of celery beat skip the entries that are crons, from the settings and from its tables."""
     apply_entry, in_settings = scheduler.apply_entry, setting_crons(adoption)
 
     def is_cron(entry: Any) -> bool:

@@ -29,7 +29,7 @@ _DROPPED = frozenset({"lang", "task", "id"})
 
 
 class TaskMessage(NamedTuple):
-    """What Celery sends to a worker. ``headers`` and ``embed`` have no empty values."""
+    """The message that Celery sends to a worker. ``headers`` and ``embed`` have no empty values."""
 
     args: list[Any]
     kwargs: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Which lane and which need a queue and a priority of Celery become."""
+"""The lane and the need that a queue and a priority of Celery become."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ class JobSender:
 
     @contextmanager
     def after_header(self, calls: Sequence[Call[Any]], ids: list[Any]) -> Iterator[None]:
-        """Let the calls that are sent in this block wait for the header of a chord. ``ids``: of its results."""
+        """Make the calls of this block wait for the header of a chord. ``ids``: those of the header's results."""
         opened = self.opened
         if opened is None:
             raise RuntimeError("calls can wait only inside collecting()")
@@ -282,7 +282,7 @@ class JobSender:
 
     @contextmanager
     def after_job(self, job_id: str) -> Iterator[None]:
-        """Let the calls that are sent in this block wait until a running job has ended, however it ends."""
+        """Make the calls of this block wait until a running job has ended, in any state."""
         with self.collecting() as opened:
             before = opened.links, opened.header
             opened.links, opened.header = (Link(job_id, EdgeRule.RUN),), None

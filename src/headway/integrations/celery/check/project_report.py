@@ -1,4 +1,4 @@
-"""What becomes of a Celery project on Headway: each task, option, call, setting and schedule, and a proposed policy."""
+"""The report on a Celery project: each task, option, call, setting and schedule on Headway, and a proposed policy."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Use(NamedTuple):
 
 
 class ScanResult(NamedTuple):
-    """What the sources use, and the files that could not be read."""
+    """The uses of Celery in the sources, and the files that could not be read."""
 
     files: int
     uses: list[Use]
