@@ -1,4 +1,4 @@
-"""Find forms of prose that CONTRIBUTING.md bans: docstrings that give or tell, and sentences that name no actor.
+"""Find forms of prose that CONTRIBUTING.md bans: docstrings with a vague verb, and sentences without an actor.
 
 `python scripts/prose.py [FILE ...]` prints file, line and form. Without files it reads the package and the docs.
 """
@@ -15,13 +15,13 @@ SOURCE = ROOT / "src" / "headway"
 
 STRINGS_ARE_DATA = tuple(ROOT / room for room in ("tests", "benchmarks", "examples", "scripts"))
 
-OPENING = re.compile(r"\s*(Give|Tell|Say|Hear)s?\b")
+OPENING = re.compile(r"\s*(Give|Tell|Say|Hear|Lay|Bring)s?\b")
 BANNED = re.compile(
     r"\b((?i:whoever|somebody|nobody|those\s+who|so\s+many|so\s+long|hangs\s+on)"
     r"|(?<![Tt]here\s)is\s+none|of\s+its(?=[.,;:!?)]|\s*$))\b"
 )
 WORTH_PARSING = re.compile(
-    rf'"\s*(Give|Tell|Say|Hear)|of\s+its\s*["\']|{BANNED.pattern}'
+    rf'"\s*(Give|Tell|Say|Hear|Lay|Bring)|of\s+its\s*["\']|{BANNED.pattern}'
 )  # Parsing every file takes seconds.
 
 

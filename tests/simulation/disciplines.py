@@ -244,7 +244,7 @@ class DurationLadder(Discipline):
         return sum(job.rung >= rung for job in self.running.values())
 
     def _shorten(self, job: Running, rung: int, now: float) -> None:
-        """Bring a job to a rung; if it would run longer than that, it is killed."""
+        """Lower a job to a rung. If it would run longer than the rung allows, it is killed."""
         job.rung = rung
         if job.work.seconds > self.LENGTHS[rung]:
             job.ends = max(now, job.started + self.LENGTHS[rung])

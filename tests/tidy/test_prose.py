@@ -21,6 +21,8 @@ def test_prose_names_the_actor() -> None:
     [
         ("a.py", '"""Give the number of jobs."""', [(1, "a docstring begins with Give")]),
         ("a.py", 'def f():\n    """Tells it."""', [(2, "a docstring begins with Tells")]),
+        ("a.py", 'def f():\n    """Lay figures out."""', [(2, "a docstring begins with Lay")]),
+        ("a.py", '"""Layouts."""', []),
         ("a.py", 'class A:\n    """Return it.\n\n    Whoever or nobody.\n    """', [(4, "Whoever"), (4, "nobody")]),
         ("a.py", "x = 1  # so  many of them", [(1, "so many")]),
         ("a.py", 'x = f"{y} is none"', [(1, "is none")]),
