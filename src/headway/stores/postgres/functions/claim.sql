@@ -66,7 +66,8 @@ DECLARE
   c_awaited boolean[];
   marked boolean;
   cancelled bigint[];      -- The batches among them that are cancelled.
-  careful boolean;
+  careful boolean;         -- Some come from blocked queues.
+  dated boolean;           -- Some have expired, or their batch is cancelled, or they became eligible too late.
   again boolean;           -- There may be candidates that were not read.
   -- The counters that they need room in.
   d_task text[];
@@ -76,15 +77,15 @@ DECLARE
   fits boolean;
   p_job int[];             -- Pairs of a candidate and a counter: the candidate,
   p_key text[];            -- the key of the counter,
-  p_rule int[];            -- its rule, 0 for a pause,
-  p_counter int[];         -- and its place among the counters.
+  p_rule int[];            -- and its rule, 0 for a pause.
   h_job int[];             -- Of the limits on how many run, the candidates: their keys are in held.
   rate_keys text[];        -- The keys of rates, which count starts.
   n_key text[];
   n_rule int[];
-  n_used int[];
+  n_room int[];            -- How many more jobs may hold it. None: a rate alone.
   n_reached bigint[];
   n_starts int[];
+  n_closed boolean[];      -- The walk found that there is no room.
   -- What becomes of them.
   chosen int[];            -- None stands for all.
   is_chosen boolean[];     -- The same, for each candidate.
@@ -100,10 +101,14 @@ DECLARE
   closed text[];           -- Blocked queues without room,
   closed_until bigint[];   -- and until when, if that is known.
   touched text[];          -- Blocked queues that jobs have left.
+  -- Where the walk over the candidates is.
+  queue text;
   pair int;
   first_pair int;
-  full_pair int;           -- The pair whose counter has no room.
-  full_until bigint;
+  counter int;
+  full_key text;           -- The first key of the candidate that has no room,
+  full_until bigint;       -- and until when.
+  start_us bigint;
   step int;
 BEGIN
   got := 0;
@@ -132,11 +137,11 @@ BEGIN
            array_agg(x.job_tenant), array_agg(x.trace_id), array_agg(x.max_retries), array_agg(x.asked_ms),
            array_agg(x.submitted_at), CASE WHEN bool_or(x.limits IS NOT NULL) THEN array_agg(x.limits) END,
            array_agg(x.more),
-           bool_or(x.park <> '' OR x.expires_at <= now_at OR x.eligible_at > until_at) IS TRUE,
+           bool_or(x.park <> ''), bool_or(x.expires_at <= now_at OR x.eligible_at > until_at) IS TRUE,
            bool_or(x.batch_seq IS NOT NULL OR x.awaited) IS TRUE
       INTO size, c_spot, c_seq, c_key, c_eligible, c_expires, c_timeout, c_epoch, c_attempts, c_crashes, c_sharer,
            c_unique, c_queue, c_since, c_last, c_id, c_task, c_payload, c_tenant, c_trace, c_retries, c_asked,
-           c_submitted, c_limits, c_more, careful, marked
+           c_submitted, c_limits, c_more, careful, dated, marked
       FROM (SELECT r.*, j.job_id, j.task, j.payload, j.tenant AS job_tenant, j.trace_id, j.max_retries,
                    j.timeout_ms AS asked_ms, j.submitted_at, j.limits,
                    CASE WHEN r.epoch > 0 OR r.timeout_ms IS NOT NULL OR j.retry IS NOT NULL
@@ -176,7 +181,7 @@ BEGIN
         FROM {schema}.batch b WHERE b.seq = ANY (c_batch);
       b_job := b_job || c_seq;
       b_of := b_of || c_batch;
-      careful := careful OR cancelled IS NOT NULL;
+      dated := dated OR cancelled IS NOT NULL;
     END IF;
     chosen := NULL;
     is_chosen := NULL;
@@ -240,13 +245,15 @@ BEGIN
     END LOOP;
     fits := true;
     IF limited THEN
-      SELECT array_agg(x.key), array_agg(x.rule), array_agg(x.used), array_agg(x.reached_us), array_agg(x.starts),
+      SELECT array_agg(x.key), array_agg(x.rule),
+             array_agg(CASE WHEN x.rule = 0 THEN 0 ELSE r_limit[x.rule] - x.used END), array_agg(x.reached_us),
+             array_agg(x.starts),
              bool_and(CASE WHEN x.rule = 0 THEN false
                            ELSE coalesce(x.used + x.starts <= r_limit[x.rule], true)
                             AND coalesce((greatest(x.reached_us, now_us)
                                           + (x.starts - r_burst[x.rule]) * r_interval[x.rule]) / 1000 <= now_at, true)
                            END)
-        INTO n_key, n_rule, n_used, n_reached, n_starts, fits
+        INTO n_key, n_rule, n_room, n_reached, n_starts, fits
         FROM (SELECT a.key, max(a.rule) AS rule, sum(a.starts)::int AS starts, sum(a.used)::int AS used,
                      max(a.reached_us) AS reached_us
                 FROM (SELECT p.key COLLATE "C" AS key, p.rule, 1 AS starts, 0 AS used, NULL::bigint AS reached_us
@@ -266,7 +273,7 @@ BEGIN
     END IF;
     assigned := CASE WHEN rung <> -2 THEN rung_names[step] END;
 
-    IF NOT careful AND fits AND size <= least(room, asked) AND skipped < skipped_max
+    IF NOT careful AND NOT dated AND fits AND size <= least(room, asked) AND skipped < skipped_max
        AND (rung <> -1 OR size <= {schema}.rung_room_{version}(rung_counts, rung_limits, step)) THEN
       assigned_each := CASE WHEN assigned IS NOT NULL THEN array_fill(assigned, ARRAY[size]) END;
       taken := held;
@@ -281,11 +288,11 @@ BEGIN
       END IF;
     ELSE
       IF limited THEN
-        p_counter := ARRAY(SELECT dense_rank() OVER (ORDER BY k.key COLLATE "C")
-                             FROM unnest(p_key) WITH ORDINALITY k (key, o) ORDER BY k.o);
         n_starts := array_fill(0, ARRAY[cardinality(n_key)]);
+        n_closed := array_fill(false, ARRAY[cardinality(n_key)]);
       ELSE
         p_job := NULL;
+        p_key := NULL;
       END IF;
       chosen := '{}';
       is_chosen := array_fill(false, ARRAY[size]);
@@ -296,14 +303,16 @@ BEGIN
       closed := '{}';
       closed_until := '{}';
       touched := '{}';
-      taken := '{}';
       pair := 1;
       FOR o IN 1 .. size LOOP
         WHILE p_job[pair] < o LOOP
           pair := pair + 1;
         END LOOP;
-        CONTINUE WHEN c_queue[o] <> '' AND c_queue[o] = ANY (closed);
-        IF c_eligible[o] > until_at THEN
+        queue := c_queue[o];
+        counter := width_bucket(p_key[pair] COLLATE "C", n_key);
+        CONTINUE WHEN queue <> ''
+                  AND CASE WHEN queue = p_key[pair] THEN n_closed[counter] ELSE queue = ANY (closed) END;
+        IF dated AND c_eligible[o] > until_at THEN
           stop := true;
           EXIT;
         END IF;
@@ -311,47 +320,59 @@ BEGIN
           more := true;
           EXIT;
         END IF;
-        IF c_expires[o] <= now_at OR c_batch[o] = ANY (cancelled) THEN
+        IF dated AND (c_expires[o] <= now_at OR c_batch[o] = ANY (cancelled)) THEN
           expired := expired || o;
-          touched := touched || c_queue[o];
+          touched := touched || queue;
           skipped := skipped + 1;
         ELSIF room <= 0 THEN
           stop := true;
           EXIT;
         ELSE
           first_pair := pair;
-          full_pair := NULL;
-          WHILE p_job[pair] = o AND full_pair IS NULL LOOP
-            full_until := (greatest(n_reached[p_counter[pair]], now_us)
-                           - (r_burst[p_rule[pair]] - 1) * r_interval[p_rule[pair]]) / 1000;
-            IF p_rule[pair] = 0 OR n_used[p_counter[pair]] >= r_limit[p_rule[pair]] THEN
-              full_pair := pair;
-              full_until := NULL;
-            ELSIF full_until > now_at THEN
-              full_pair := pair;
+          full_key := NULL;
+          WHILE p_job[pair] = o LOOP
+            IF pair > first_pair THEN
+              counter := width_bucket(p_key[pair] COLLATE "C", n_key);
             END IF;
+            IF n_room[counter] <= 0 AND p_key[pair] <> ALL (p_key[first_pair:pair - 1]) THEN
+              full_key := p_key[pair];
+              full_until := NULL;
+              EXIT;
+            END IF;
+            IF rate_keys IS NOT NULL AND r_interval[p_rule[pair]] IS NOT NULL THEN
+              start_us := greatest(n_reached[counter], now_us);
+              full_until := (start_us - (r_burst[p_rule[pair]] - 1) * r_interval[p_rule[pair]]) / 1000;
+              IF full_until > now_at AND p_key[pair] <> ALL (p_key[first_pair:pair - 1]) THEN
+                full_key := p_key[pair];
+                EXIT;
+              END IF;
+              n_reached[counter] := start_us + r_interval[p_rule[pair]];
+              n_starts[counter] := n_starts[counter] + 1;
+            END IF;
+            n_room[counter] := n_room[counter] - 1;
             pair := pair + 1;
           END LOOP;
-          IF full_pair IS NOT NULL THEN
-            closed := closed || p_key[full_pair];
-            closed_until := closed_until || full_until;
+          IF full_key IS NOT NULL THEN
             skipped := skipped + 1;
-            IF c_queue[o] <> p_key[full_pair] THEN
-              moved := moved || o;
-              moved_to := moved_to || p_key[full_pair];
-              touched := touched || c_queue[o];
+            IF NOT n_closed[counter] THEN
+              n_closed[counter] := true;
+              closed := closed || full_key;
+              closed_until := closed_until || full_until;
             END IF;
-          ELSE
-            FOR i IN first_pair .. pair - 1 LOOP
-              n_used[p_counter[i]] := n_used[p_counter[i]] + 1;
-              n_starts[p_counter[i]] := n_starts[p_counter[i]] + 1;
-              IF r_limit[p_rule[i]] IS NOT NULL THEN
-                taken := taken || p_key[i];
-              END IF;
+            IF queue <> full_key THEN
+              moved := moved || o;
+              moved_to := moved_to || full_key;
+              touched := touched || queue;
+            END IF;
+            FOR i IN first_pair .. pair - 1 LOOP  -- It gives back what it has taken from the counters before.
+              counter := width_bucket(p_key[i] COLLATE "C", n_key);
+              n_room[counter] := n_room[counter] + 1;
               IF r_interval[p_rule[i]] IS NOT NULL THEN
-                n_reached[p_counter[i]] := greatest(n_reached[p_counter[i]], now_us) + r_interval[p_rule[i]];
+                n_reached[counter] := n_reached[counter] - r_interval[p_rule[i]];
+                n_starts[counter] := n_starts[counter] - 1;
               END IF;
             END LOOP;
+          ELSE
             IF rung <> 0 THEN
               IF rung = -1 THEN
                 step := {schema}.longest_rung_{version}(rung_counts, rung_limits);
@@ -363,15 +384,20 @@ BEGIN
             END IF;
             chosen := chosen || o;
             is_chosen[o] := true;
-            touched := touched || c_queue[o];
+            IF queue <> '' THEN
+              touched := touched || queue;
+            END IF;
             EXIT WHEN cardinality(chosen) = asked;
           END IF;
         END IF;
-        IF c_last[o] AND c_queue[o] <> ALL (closed) THEN
+        IF c_last[o] AND queue <> ALL (closed) THEN
           again := true;
           EXIT;
         END IF;
       END LOOP;
+      IF limited THEN
+        taken := ARRAY(SELECT h.key FROM unnest(h_job, held) h (job, key) WHERE is_chosen[h.job]);
+      END IF;
 
       IF expired <> '{}' THEN
         WITH e AS (
