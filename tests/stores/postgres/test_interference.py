@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,13 +13,17 @@ import pytest
 from headway.core.errors import StoreBusy, StoreError, StoreUnavailable
 from headway.core.job import State
 from headway.core.lease import ReportStatus
+from headway.core.policy.document import LimitRule, Policy
+from headway.policy_store.rule_documents import write_rules
 from headway.stores.base import JobQuery
 from headway.stores.postgres import connections
-from tests.conformance.builders import a_job, ask, claim_one, end, register, state_of, submit, submit_one
+from headway.stores.postgres.statements import FUNCTIONS_VERSION
+from tests.conformance.builders import a_job, ask, claim, claim_one, end, register, state_of, submit, submit_one
 from tests.stores.postgres.conftest import OpenStore, Outside
 from tests.stores.postgres.test_trouble import drain
 
 SERIALIZATION, DEADLOCK, READ_ONLY = "40001", "40P01", "25006"
+WAIT_FOR_THIS = "SELECT count(*) FROM pg_stat_activity WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid))"
 
 
 @asynccontextmanager
@@ -221,3 +226,25 @@ async def test_a_role_without_rights_to_the_schema_itself_can_serve(
                 await plain.execute(statement)
         await plain.close()
         await store.close()
+
+
+async def test_a_blocked_job_that_another_transaction_changes_is_leased_once(
+    open_url: OpenStore, url: str, schema: str, outside: Outside
+) -> None:
+    store = await open_url(url)
+    await write_rules(store, Policy(limits={"account": LimitRule(1, by="account")}))
+    await register(store)
+    job_ids = await submit(store, *(a_job(limits=("account=7",)) for _ in range(3)))
+    [first] = await claim(store)
+    await end(store, first)
+    async with outside.transaction():
+        await outside.execute(f"SELECT {schema}.make_fair_{FUNCTIONS_VERSION}(class_id, 0) FROM {schema}.class")
+        claimed = asyncio.create_task(claim(store))
+        while not await outside.fetchval(WAIT_FOR_THIS):
+            assert not claimed.done()
+            await asyncio.sleep(0.01)
+    [second] = await claimed
+    assert await outside.fetch(f"SELECT FROM {schema}.ready JOIN {schema}.lease USING (seq)") == []
+    await end(store, second)
+    [third] = await claim(store)
+    assert {first.job_id, second.job_id, third.job_id} == set(job_ids)

@@ -40,16 +40,7 @@ DECLARE
   c_spot tid[];
   c_seq bigint[];
   c_key bigint[];
-  c_eligible bigint[];
-  c_expires bigint[];
-  c_timeout bigint[];
-  c_epoch int[];
-  c_attempts int[];
-  c_crashes int[];
-  c_sharer text[];
-  c_unique text[];
   c_queue text[];          -- The blocked queue that each is in; '' for the line.
-  c_since bigint[];
   c_last boolean[];        -- The next job of its blocked queue was not read.
   c_id text[];
   c_task text[];
@@ -62,6 +53,8 @@ DECLARE
   c_limits text[];
   c_more text[];
   c_damaged text[];
+  c_eligible bigint[];     -- None if none of them is dated.
+  c_expires bigint[];
   c_batch bigint[];        -- None if no candidate has a mark.
   c_awaited boolean[];
   marked boolean;
@@ -92,6 +85,11 @@ DECLARE
   taken text[];            -- The limits that the leased jobs hold, once for each job.
   single boolean;          -- Each job holds exactly one limit.
   held text[];             -- The limit that each job holds, or the text of an array of them.
+  s_seq bigint[];          -- The numbers of the candidates in order, and beside each what is held and assigned.
+  s_held text[];
+  s_assigned text[];
+  found int;
+  changed boolean;         -- A submit that has ended meanwhile has changed a job of a blocked queue.
   assigned text;
   assigned_each text[];
   expired int[];
@@ -130,18 +128,14 @@ BEGIN
         fetched := asked + asked / 2 + 8;
       END IF;
     END IF;
-    SELECT count(*)::int, array_agg(x.ctid), array_agg(x.seq), array_agg(x.order_key), array_agg(x.eligible_at),
-           array_agg(x.expires_at), array_agg(x.timeout_ms), array_agg(x.epoch), array_agg(x.attempts),
-           array_agg(x.crashes), array_agg(x.tenant), array_agg(x.unique_key), array_agg(x.park),
-           array_agg(x.parked_at), array_agg(x.last), array_agg(x.job_id), array_agg(x.task), array_agg(x.payload),
-           array_agg(x.job_tenant), array_agg(x.trace_id), array_agg(x.max_retries), array_agg(x.asked_ms),
-           array_agg(x.submitted_at), CASE WHEN bool_or(x.limits IS NOT NULL) THEN array_agg(x.limits) END,
-           array_agg(x.more),
+    SELECT count(*)::int, array_agg(x.ctid), array_agg(x.seq), array_agg(x.order_key), array_agg(x.park),
+           array_agg(x.last), array_agg(x.job_id), array_agg(x.task), array_agg(x.payload), array_agg(x.job_tenant),
+           array_agg(x.trace_id), array_agg(x.max_retries), array_agg(x.asked_ms), array_agg(x.submitted_at),
+           CASE WHEN bool_or(x.limits IS NOT NULL) THEN array_agg(x.limits) END, array_agg(x.more),
            bool_or(x.park <> ''), bool_or(x.expires_at <= now_at OR x.eligible_at > until_at) IS TRUE,
            bool_or(x.batch_seq IS NOT NULL OR x.awaited) IS TRUE
-      INTO size, c_spot, c_seq, c_key, c_eligible, c_expires, c_timeout, c_epoch, c_attempts, c_crashes, c_sharer,
-           c_unique, c_queue, c_since, c_last, c_id, c_task, c_payload, c_tenant, c_trace, c_retries, c_asked,
-           c_submitted, c_limits, c_more, careful, dated, marked
+      INTO size, c_spot, c_seq, c_key, c_queue, c_last, c_id, c_task, c_payload, c_tenant, c_trace, c_retries,
+           c_asked, c_submitted, c_limits, c_more, careful, dated, marked
       FROM (SELECT r.*, j.job_id, j.task, j.payload, j.tenant AS job_tenant, j.trace_id, j.max_retries,
                    j.timeout_ms AS asked_ms, j.submitted_at, j.limits,
                    CASE WHEN r.epoch > 0 OR r.timeout_ms IS NOT NULL OR j.retry IS NOT NULL
@@ -169,9 +163,16 @@ BEGIN
               JOIN {schema}.job j ON j.seq = r.seq ORDER BY r.order_key, r.seq) x;
     EXIT WHEN size = 0;
     again := size = fetched;
+    c_eligible := NULL;
+    c_expires := NULL;
     c_batch := NULL;
     c_awaited := NULL;
     cancelled := NULL;
+    IF dated THEN
+      SELECT array_agg(x.eligible_at), array_agg(x.expires_at) INTO c_eligible, c_expires
+        FROM (SELECT r.eligible_at, r.expires_at FROM unnest(c_spot) WITH ORDINALITY s (spot, o)
+               CROSS JOIN LATERAL (SELECT * FROM {schema}.ready r WHERE r.ctid = s.spot OFFSET 0) r ORDER BY s.o) x;
+    END IF;
     IF marked THEN
       SELECT array_agg(x.batch_seq), array_agg(x.awaited) INTO c_batch, c_awaited
         FROM (SELECT r.batch_seq, r.awaited FROM unnest(c_spot) WITH ORDINALITY s (spot, o)
@@ -183,6 +184,7 @@ BEGIN
       b_of := b_of || c_batch;
       dated := dated OR cancelled IS NOT NULL;
     END IF;
+    changed := false;
     chosen := NULL;
     is_chosen := NULL;
     held := NULL;
@@ -416,8 +418,9 @@ BEGIN
         SELECT gone || array_agg(c_id[i]),
                m_seq || array_agg(c_seq[i]) FILTER (WHERE c_batch[i] IS NOT NULL OR c_awaited[i]),
                m_batch || array_agg(c_batch[i]) FILTER (WHERE c_batch[i] IS NOT NULL OR c_awaited[i]),
-               m_awaited || array_agg(c_awaited[i]) FILTER (WHERE c_batch[i] IS NOT NULL OR c_awaited[i])
-          INTO gone, m_seq, m_batch, m_awaited FROM unnest(expired) i;
+               m_awaited || array_agg(c_awaited[i]) FILTER (WHERE c_batch[i] IS NOT NULL OR c_awaited[i]),
+               (SELECT count(*) FROM e) < cardinality(expired)
+          INTO gone, m_seq, m_batch, m_awaited, changed FROM unnest(expired) i;
       END IF;
       IF moved <> '{}' THEN
         SELECT array_agg(m.seq), array_agg(m.key) INTO moved_seq, moved_to
@@ -425,6 +428,8 @@ BEGIN
         UPDATE {schema}.ready r SET park = moved_to[width_bucket(r.seq, moved_seq)],
                parked_at = coalesce(r.parked_at, now_at)
          WHERE r.ctid = ANY (ARRAY(SELECT c_spot[i] FROM unnest(moved) i));
+        GET DIAGNOSTICS found = ROW_COUNT;
+        changed := changed OR found < cardinality(moved);
         UPDATE {schema}.job j SET park = moved_to[width_bucket(j.seq, moved_seq)] WHERE j.seq = ANY (moved_seq);
         has_blocked := true;
       END IF;
@@ -448,28 +453,44 @@ BEGIN
       END IF;
     END IF;
     IF chosen IS NULL OR chosen <> '{}' THEN
+      s_seq := NULL;
+      IF limited OR rung <> 0 THEN
+        IF c_key = c_seq THEN
+          s_seq := c_seq;
+          s_held := held;
+          s_assigned := assigned_each;
+        ELSE
+          SELECT array_agg(x.seq), array_agg(held[x.o]), array_agg(assigned_each[x.o]) INTO s_seq, s_held, s_assigned
+            FROM (SELECT unnest(c_seq) AS seq, generate_subscripts(c_seq, 1) AS o ORDER BY 1) x;
+        END IF;
+      END IF;
+      WITH r AS (
+        DELETE FROM {schema}.ready r
+         WHERE r.ctid = ANY (CASE WHEN chosen IS NULL THEN c_spot
+                                  ELSE ARRAY(SELECT c_spot[i] FROM unnest(chosen) i) END)
+        RETURNING r.*, width_bucket(r.seq, s_seq) AS o)
       INSERT INTO {schema}.lease (seq, order_key, started_at, eligible_at, timeout_ms, parked_ms, class_id, epoch,
                                   attempts, crashes, token, worker_id, tenant, unique_key, limit_keys, assigned,
                                   parked_for, batch_seq, awaited)
-      SELECT x.seq, x.order_key, now_at, x.eligible_at, x.timeout_ms, now_at - x.since, class, x.epoch + 1,
-             x.attempts + 1, x.crashes, claim_id, asker, CASE WHEN fair THEN coalesce(x.tenant, '') END, x.unique_key,
-             CASE WHEN single AND rung = 0 AND extra = '{}' THEN ARRAY[x.held]
+      SELECT r.seq, r.order_key, now_at, r.eligible_at, r.timeout_ms, now_at - r.parked_at, class, r.epoch + 1,
+             r.attempts + 1, r.crashes, claim_id, asker, CASE WHEN fair THEN coalesce(r.tenant, '') END, r.unique_key,
+             CASE WHEN single AND rung = 0 AND extra = '{}' THEN ARRAY[s_held[r.o]]
                   WHEN limited OR rung <> 0 OR in_pool
-                  THEN nullif(CASE WHEN single THEN ARRAY[x.held] ELSE coalesce(x.held::text[], '{}') END || extra
+                  THEN nullif(CASE WHEN single THEN ARRAY[s_held[r.o]] ELSE coalesce(s_held[r.o]::text[], '{}') END
+                              || extra
                               || CASE WHEN rung = -2 THEN ARRAY['=rung:' || rung_names[1]]
-                                      WHEN x.assigned IS NOT NULL THEN ARRAY['=rung:' || x.assigned]
+                                      WHEN s_assigned[r.o] IS NOT NULL THEN ARRAY['=rung:' || s_assigned[r.o]]
                                       ELSE '{}' END, '{}') END,
-             x.assigned,
-             CASE WHEN x.queue <> '' THEN {schema}.blocked_for_{version}(x.queue, r_name, r_limit) END,
-             x.batch, x.awaited
-        FROM unnest(c_seq, c_key, c_eligible, c_timeout, c_epoch, c_attempts, c_crashes, c_sharer, c_unique, c_queue,
-                    c_since, held, assigned_each, c_batch, c_awaited, is_chosen)
-             x (seq, order_key, eligible_at, timeout_ms, epoch, attempts, crashes, tenant, unique_key, queue, since,
-                held, assigned, batch, awaited, is_chosen)
-       WHERE x.is_chosen IS NOT FALSE;
+             CASE WHEN s_seq IS NOT NULL THEN s_assigned[r.o] END,
+             CASE WHEN r.park <> '' THEN {schema}.blocked_for_{version}(r.park, r_name, r_limit) END,
+             r.batch_seq, r.awaited FROM r;
+      GET DIAGNOSTICS found = ROW_COUNT;
+      changed := changed OR found < coalesce(cardinality(chosen), size);
+    END IF;
+    IF changed THEN
+      RAISE EXCEPTION USING ERRCODE = 'serialization_failure', MESSAGE = 'a blocked job has changed meanwhile';
     END IF;
     IF chosen IS NULL THEN
-      DELETE FROM {schema}.ready WHERE ctid = ANY (c_spot);
       got := got + size;
       line_key := greatest(line_key, c_key[size]);
       highest_key := greatest(highest_key, c_key[size]);
@@ -487,7 +508,6 @@ BEGIN
       l_damaged := l_damaged || coalesce(c_damaged, array_fill(NULL::text, ARRAY[size]));
     ELSE
       IF chosen <> '{}' THEN
-        DELETE FROM {schema}.ready WHERE ctid = ANY (ARRAY(SELECT c_spot[i] FROM unnest(chosen) i));
         got := got + cardinality(chosen);
         SELECT greatest(line_key, max(c_key[i]) FILTER (WHERE c_queue[i] = '')), greatest(highest_key, max(c_key[i])),
                l_seq || array_agg(c_seq[i]), l_id || array_agg(c_id[i]), l_task || array_agg(c_task[i]),
