@@ -8,7 +8,8 @@
 -- takes   rules by number from 1, and as texts the numbers of those that apply to each task that the caller knows;
 --         usage_keys and usage_deltas, which this exchange has changed and limit_usage does not show yet.
 --         rung: 0 for none, -1 for an elastic job, -2 for a session
--- plan    reads the line by its primary key from the key on that the caller gives: rows that are gone lie before it.
+-- plan    rows of arrays come from functions in SELECT: those in FROM keep what they return in a table of its own.
+--         reads the line by its primary key from the key on that the caller gives: rows that are gone lie before it.
 --         It looks at one job after the other only if something may hold one of them back. Where limits do, it reads
 --         half as many jobs again as it may claim: with 200 keys of a limit of 1, one round does instead of seven
 CREATE OR REPLACE FUNCTION {schema}.claim_{version}(
@@ -196,7 +197,7 @@ BEGIN
              bool_or(coalesce(k_rules[t.place], k_default) <> '{}')
         INTO d_task, d_rules, ruled
         FROM (SELECT t.task, array_position(k_task, t.task) AS place
-                FROM (SELECT DISTINCT u.task FROM unnest(c_task) u (task)) t) t;
+                FROM (SELECT DISTINCT unnest(c_task) AS task) t) t;
       IF array_position(d_rules, NULL) IS NOT NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'HW002', MESSAGE = (
           SELECT json_agg(d.task)::text FROM unnest(d_task, d_rules) d (task, rules) WHERE d.rules IS NULL);
@@ -222,17 +223,17 @@ BEGIN
                 SELECT t.job, CASE WHEN r_interval[d.rule] IS NULL THEN 2 ELSE 3 END,
                        CASE WHEN r_tenant[d.rule] THEN r_prefix[d.rule] || '=' || coalesce(t.tenant, '')
                             ELSE r_name[d.rule] END, d.rule
-                  FROM unnest(c_task, c_tenant) WITH ORDINALITY t (task, tenant, job)
+                  FROM (SELECT unnest(c_task) AS task, unnest(c_tenant) AS tenant,
+                               generate_subscripts(c_task, 1) AS job) t
                   JOIN (SELECT d.task, n.rule FROM unnest(d_task, d_rules) d (task, rules)
                          CROSS JOIN LATERAL unnest(d.rules::int[]) n (rule)) d ON d.task = t.task
                  WHERE ruled
                 UNION ALL
-                -- A function in FROM would keep what it returns in a table of its own, for each job anew.
                 SELECT b.job, CASE WHEN r_interval[b.rule] IS NULL THEN 2 ELSE 3 END, b.key, b.rule
                   FROM (SELECT b.job, b.key, array_position(r_name, split_part(b.key, '=', 1)) AS rule
                           FROM (SELECT l.job, l.limits::json
                                        ->> generate_series(0, json_array_length(l.limits::json) - 1) AS key
-                                  FROM unnest(c_limits) WITH ORDINALITY l (limits, job)
+                                  FROM (SELECT unnest(c_limits) AS limits, generate_subscripts(c_limits, 1) AS job) l
                                  WHERE l.limits IS NOT NULL) b) b
                  WHERE b.rule IS NOT NULL
                  ORDER BY 1, 2, 3) k;
@@ -259,9 +260,10 @@ BEGIN
         FROM (SELECT a.key, max(a.rule) AS rule, sum(a.starts)::int AS starts, sum(a.used)::int AS used,
                      max(a.reached_us) AS reached_us
                 FROM (SELECT p.key COLLATE "C" AS key, p.rule, 1 AS starts, 0 AS used, NULL::bigint AS reached_us
-                        FROM unnest(p_key, p_rule) p (key, rule)
+                        FROM (SELECT unnest(p_key) AS key, unnest(p_rule) AS rule) p
                       UNION ALL
-                      SELECT d.key, NULL, 0, d.delta, NULL FROM unnest(usage_keys, usage_deltas) d (key, delta)
+                      SELECT d.key, NULL, 0, d.delta, NULL
+                        FROM (SELECT unnest(usage_keys) AS key, unnest(usage_deltas) AS delta) d
                       UNION ALL
                       SELECT u.limit_key, NULL, 0, u.count, NULL FROM {schema}.limit_usage u
                        WHERE u.namespace_id = ns AND u.limit_key = ANY (held)

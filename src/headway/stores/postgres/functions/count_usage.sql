@@ -10,8 +10,8 @@ DECLARE
 BEGIN
   FOR change IN
     SELECT x.delta, array_agg(x.key) AS keys
-      FROM (SELECT d.key COLLATE "C" AS key, sum(d.delta)::int AS delta FROM unnest(keys, deltas) d (key, delta)
-             GROUP BY 1) x
+      FROM (SELECT d.key COLLATE "C" AS key, sum(d.delta)::int AS delta
+              FROM (SELECT unnest(keys) AS key, unnest(deltas) AS delta) d GROUP BY 1) x
      WHERE x.delta <> 0 GROUP BY x.delta
   LOOP
     UPDATE {schema}.limit_usage u SET count = u.count + change.delta
