@@ -108,6 +108,17 @@ def test_a_line_is_the_same_with_and_without_a_log_record(output: Output, given:
     assert short | {"at": ""} == full | {"at": ""}
 
 
+def test_each_line_of_a_batch_has_the_wait_and_the_class_of_its_own_job(output: Output) -> None:
+    batch: list[dict[str, Any]] = [
+        {"eligible_at": 0}, {}, {}, {"eligible_at": 5_251}, {"eligible_at": 5_250}, {"tenant": "acme"},
+        {"eligible_at": 0, "attempts": 2}, {"lane": "high"},
+    ]  # fmt: skip
+    lines = output.log(*(a_run(**given) for given in batch))
+    assert [line.get("wait") for line in lines] == [None, 1.25, 1.25, -0.001, 0, 1.25, None, 1.25]
+    assert [line.get("tenant") for line in lines] == [None] * 5 + ["acme", None, None]
+    assert [(line["attempt"], line["lane"]) for line in lines[-2:]] == [(2, "medium"), (1, "high")]
+
+
 def test_lines_of_other_events_and_levels_keep_their_order(output: Output) -> None:
     for number in range(50):
         output.job_log.refresh(WORKER)

@@ -22,9 +22,8 @@ from headway.policy_store.current import CurrentPolicy
 job_log = logging.getLogger("headway.jobs")
 
 CLASSES_MAX = 1_000  # Combinations of task, lane, tenant and attempt whose text is kept; tenants may be many.
-_SHOWN = itemgetter(
-    *map(Lease._fields.index, ("job_id", "task", "lane", "tenant", "attempts", "trace_id", "started_at", "eligible_at"))
-)
+_CLASS = itemgetter(*map(Lease._fields.index, ("task", "lane", "tenant", "attempts")))
+_SHOWN = itemgetter(*map(Lease._fields.index, ("job_id", "trace_id", "started_at", "eligible_at")))
 
 
 class JobLog:
@@ -107,12 +106,17 @@ class JobLog:
         head = f'{{"at": "{at}", "level": "info", "event": "job.completed", "logger": "{job_log.name}", "job": '
         tail = f', "running": "{running}/{self._slots}"}}'
         classes, lines = self._classes, []
+        waited: int | None = None  # Of the last job: jobs that were submitted and claimed together have waited as long.
+        wait = ""
         for lease, _, seconds in runs:
-            job_id, task, lane, tenant, attempt, trace_id, started_at, eligible_at = _SHOWN(lease)
-            middle = classes.get((task, lane, tenant, attempt)) or self._add_class(task, lane, tenant, attempt)
+            job_id, trace_id, started_at, eligible_at = _SHOWN(lease)
+            middle = classes.get(kind := _CLASS(lease)) or self._add_class(*kind)
             job = quote(job_id)
             trace = job.replace("-", "") if trace_id is None else quote(shown_trace(trace_id, job_id))
-            wait = f', "wait": {(started_at - eligible_at) / 1_000:.3f}' if eligible_at else ""
+            if not eligible_at:
+                waited, wait = None, ""
+            elif (wait_ms := started_at - eligible_at) != waited:
+                waited, wait = wait_ms, f', "wait": {wait_ms / 1_000:.3f}'
             lines.append(f'{head}{job}{middle}{trace}{wait}, "seconds": {seconds:.3f}{tail}')
         return "\n".join(lines)
 
