@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 
 from headway.core.lease import Lease
 from headway.core.policy.enforced import SECOND_US, limit_key
@@ -19,6 +20,9 @@ TENANT_JOBS = 5  # Jobs of a tenant before it gets a cost of its own: fewer woul
 TENANT_PARTS = 2.0  # How many times longer, or shorter, a tenant's jobs must run for a cost of its own.
 TENANTS_MAX = 1_000  # Costs of tenants in the store, to bound the document.
 PENDING_TENANTS_MAX = 10_000  # Tenants recorded between two publications, to bound memory.
+
+_NAMES = itemgetter(*map(Lease._fields.index, ("task", "tenant")))
+_NONE = (0, 0.0)
 
 CostSums = dict[str, tuple[int, float]]  # By name: how many jobs, and their seconds together.
 
@@ -43,24 +47,28 @@ class TaskCosts:
 
     def ended(self, runs: Sequence[tuple[Lease, float]]) -> None:
         """Record for how many seconds jobs have run."""
-        self.note((lease.task, lease.tenant, seconds) for lease, seconds in runs)
+        self.note([(*_NAMES(lease), seconds) for lease, seconds in runs])
         self._lessons.note(runs)
 
     def note(self, runs: Iterable[tuple[str, str | None, float]]) -> None:
         """Record for how many seconds jobs of a task, and perhaps of a tenant, have run."""
-        tasks = self._tasks
+        tasks, tenants = self._tasks, self._tenants
+        last, count, total = None, 0, 0.0  # Of the last task: most jobs of a batch have one.
         for task, tenant, seconds in runs:
-            self.noted = True
-            count, total = tasks.get(task, (0, 0.0))
-            tasks[task] = (count + 1, total + seconds)
+            if task != last:
+                if last is not None:
+                    tasks[last] = (count, total)
+                last, (count, total) = task, tasks.get(task, _NONE)
+            count, total = count + 1, total + seconds
             if tenant is not None:
-                self._note_tenant(task, tenant, seconds)
-
-    def _note_tenant(self, task: str, tenant: str, seconds: float) -> None:
-        count, total = self._tenants.pop((task, tenant), (0, 0.0))
-        self._tenants[task, tenant] = (count + 1, total + seconds)
-        if len(self._tenants) > PENDING_TENANTS_MAX:  # Drop the tenant whose first job is the oldest.
-            self._tenants.popitem(last=False)
+                key = (task, tenant)
+                known, sum_ = tenants.pop(key, _NONE)
+                tenants[key] = (known + 1, sum_ + seconds)
+                if len(tenants) > PENDING_TENANTS_MAX:  # Drop the tenant whose last job is the oldest.
+                    tenants.popitem(last=False)
+        if last is not None:
+            tasks[last] = (count, total)
+            self.noted = True
 
     async def publish(self, store: Store) -> None:
         """Write costs that have changed enough to the store, and read those that other processes wrote."""

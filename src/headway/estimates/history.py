@@ -250,15 +250,19 @@ class DurationHistory:
 
     def note(self, runs: Iterable[tuple[Lease, float]]) -> None:
         """Record for how many seconds jobs have run."""
-        same: tuple[str, str, str | None] | None = None
+        same_lane: str | None = None
+        same_task: str | None = None
+        same_tenant: str | None = None
         noted = TaskRuns()
         came: ArrivalWindow | None = None
         for lease, seconds in runs:
             lane, task, tenant, started_at, eligible_at = _RAN(lease)
-            if same != (lane, task, tenant):  # Most jobs of a batch are of one kind.
-                same = (lane, task, tenant)
+            if task != same_task or lane != same_lane:  # Most jobs of a batch are of one task.
                 noted = self._runs.get((lane, task)) or self._runs.setdefault((lane, task), TaskRuns())
-                came = self._came.get((lane, tenant))
+                same_task, same_lane = task, lane
+                came, same_tenant = self._came.get((lane, tenant)), tenant
+            elif tenant != same_tenant:
+                came, same_tenant = self._came.get((lane, tenant)), tenant
             at = floor(log2(seconds) * BUCKETS_PER_DOUBLING) if seconds > SHORTEST else bucket(seconds)
             if at in noted.lengths:
                 noted.lengths[at] += 1
@@ -274,7 +278,8 @@ class DurationHistory:
                 came = self._another_second(lane, tenant, eligible_at, started_at)
             came.seconds += seconds
             bits = (started_at - eligible_at).bit_length() if started_at > eligible_at else 0
-            came.waits[bits] = came.waits.get(bits, 0) + 1
+            waits = came.waits
+            waits[bits] = waits.get(bits, 0) + 1
 
     def _first(self, lane: str, task: str, at: int) -> TaskRuns:
         """Count a run, the first in its bucket since the last publication.
@@ -307,8 +312,8 @@ class DurationHistory:
 
     def _another_second(self, lane: str, tenant: str | None, eligible_at: int, started_at: int) -> ArrivalWindow:
         window = eligible_at // WINDOW_MS
-        came = self._came.setdefault((lane, tenant), ArrivalWindow(first=window)).close()
-        if not came.jobs and window > came.last:  # Nothing came since the last publication.
+        came = self._came.get((lane, tenant))
+        if came is None or (not came.close().jobs and window > came.last):  # Nothing came since the last publication.
             came = self._came[lane, tenant] = ArrivalWindow(first=window)
         came.ends_at = eligible_at // SECOND_MS * SECOND_MS + SECOND_MS
         came.carried, came.at_once = 0, 1

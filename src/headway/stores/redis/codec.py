@@ -52,6 +52,7 @@ _USUAL = {
     for extras in range((JobFlag.TENANT | JobFlag.LIMITS | JobFlag.BATCH) + 1)
     for marks in (0, JobFlag.WAITS, JobFlag.SOURCE, JobFlag.WAITS | JobFlag.SOURCE)
 }
+_TENANT, _LIMITS, _BATCH = JobFlag.TENANT, JobFlag.LIMITS, JobFlag.BATCH  # Read for each job of a claim.
 _usual = struct.Struct(f">15s{JOB.size - JOB['submitted'].stop}x36sI")
 _read_usual, _USUAL_END = _usual.unpack_from, _usual.size
 _read_short = _SHORT.unpack_from
@@ -403,14 +404,15 @@ def fresh_leases(
                 if flags is not None:  # The same as ``read_record``, in one step.
                     submitted, raw_id, tail = _read_usual(record)
                     body, tail = _USUAL_END, len(record) - tail
-                    if flags & JobFlag.TENANT:
-                        start, body = body + 2, body + 2 + _read_short(record, body)[0]
-                        tenant = record[start:body].decode()
-                    if flags & JobFlag.LIMITS:
-                        body += 2 + _read_short(record, body)[0]
-                    if flags & JobFlag.BATCH:
-                        start, body = body + 2, body + 2 + _read_short(record, body)[0]
-                        batch_id = _known_name(record[start:body])
+                    if flags:
+                        if flags & _TENANT:
+                            start, body = body + 2, body + 2 + _read_short(record, body)[0]
+                            tenant = record[start:body].decode()
+                        if flags & _LIMITS:
+                            body += 2 + _read_short(record, body)[0]
+                        if flags & _BATCH:
+                            start, body = body + 2, body + 2 + _read_short(record, body)[0]
+                            batch_id = _known_name(record[start:body])
                     name = tail + 2 + _read_short(record, tail)[0]
                     job_id, submitted_at, payload = JobId(raw_id.decode()), int(submitted), record[name:]
                     max_retries, asked_ms, retry, task = _known_terms(record[body:name], tail - body)
