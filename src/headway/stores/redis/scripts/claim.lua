@@ -68,8 +68,12 @@ function claim.take(take, want, worker, token, out)
   local ends, waits = {}, {}  -- by flags: the end of most leases, from the timeout on; by reason and length: a wait
   local front, scores, recs, requeues, at, base = {}, {}, {}, {}, 0, 0
   local leases, mine, aged, again, got, passed, more, highest = {}, {}, {}, {}, 0, 0, false, nil
+  local mine_n, aged_n = 0, 0  -- how many entries these lists have, since the operator # searches for the end
+  local members, records = out.members, out.records
   local rung, first = '', 0  -- of the last jobs, and how many jobs came before them
-  local submitted, since = nil, nil  -- of the last job: most have the moment of the one before
+  -- Of the last job: the fields of its record, the moment of its submit, its flags, whether it may expire or has a
+  -- unique key, and the place behind its id. Most jobs have the fields of the one before.
+  local fields, since, flags, rare, after_id = nil, nil, 0, false, 0
   local function read_blocked()  -- every turn of the loop takes or passes one head, so these suffice
     blocked = blocked_queue.change(number)
     if blocked_queue.any(number) then blocked_queue.read_open(blocked, want + SKIPPED_MAX, any_again) end
@@ -81,7 +85,7 @@ function claim.take(take, want, worker, token, out)
     bulk('HDEL', P .. 'again', again)
     bulk('ZREM', P .. 'a:' .. name, aged)
     blocked_queue.flush(blocked)  -- after the leases, so that no job leaves its queue without one
-    leases, mine, again, aged = {}, {}, {}, {}
+    leases, mine, again, aged, mine_n, aged_n = {}, {}, {}, {}, 0, 0
   end
   read_blocked()
   while got < want do
@@ -109,18 +113,21 @@ function claim.take(take, want, worker, token, out)
     if not rec then  -- without a record there is no lease; the job leaves the queue
       if blocking then blocked_queue.drop(blocked, blocking) else at = at + 1 end
     else
-      if $job.submitted(rec) ~= submitted then submitted, since = $job.submitted(rec), record.since(rec) end
+      if sub(rec, 1, $job.size) ~= fields then
+        fields, since = sub(rec, 1, $job.size), record.since(rec)
+        flags, after_id = record.flags(rec), record.after_id(rec)
+        rare = band(flags, $job.EXPIRES + $job.UNIQUE) ~= 0
+      end
       local eligible = requeue and $requeue.eligible(requeue) or since
       if take.until_at and tonumber(eligible) > take.until_at then break end
       if passed == SKIPPED_MAX then
         more = true
         break
       end
-      local flags, assigned = record.flags(rec), ''
-      local extras, tenant, own, batch, full, full_at, keys
+      local assigned, extras, tenant, own, batch, full, full_at, keys = '', nil, nil, nil, nil, nil, nil, nil
       if flags ~= 0 then
-        tenant, own, batch = record.sharing(rec, flags)
-        if band(flags, $job.EXPIRES + $job.UNIQUE) ~= 0 then extras = record.extras(rec) end
+        tenant, own, batch = record.sharing(rec, flags, after_id)
+        if rare then extras = record.extras(rec) end
       end
       local expires = not requeue or band($requeue.flags(requeue), $requeue.NEVER_EXPIRES) == 0
       local batch_met, stopped = nil, nil
@@ -145,7 +152,7 @@ function claim.take(take, want, worker, token, out)
         if climbs then fits, assigned = limits.fit(key.rung) end
         if not fits then break end
         if rules.may_limit or own then
-          keys = rule_index.keys(rec, tenant, own)
+          keys = rule_index.keys(rec, tenant, own, after_id)
           full, full_at = limits.start(member, keys)
         end
         if full then
@@ -157,7 +164,10 @@ function claim.take(take, want, worker, token, out)
               blocked_queue.drop(blocked, blocking)
             else
               at = at + 1
-              if clock then push(aged, member) end
+              if clock then
+                aged_n = aged_n + 1
+                aged[aged_n] = member
+              end
             end
             blocked_queue.add(blocked, member, order, full, waited, full_at)
           end
@@ -183,11 +193,11 @@ function claim.take(take, want, worker, token, out)
             if band(flags, $job.WAITS) ~= 0 then bits = bits + $lease.WAITS end
             if band(flags, $job.SOURCE) ~= 0 then bits = bits + $lease.SOURCE end
           end
-          local held = keys and keys.packed or ''
+          local counted_by = keys and keys.packed or ''
           if blocking or assigned ~= '' then
             local waited = blocking and waited_text(waits, blocking) or never_blocked
-            bits, tail = bits + $lease.TERMS, tail .. text(assigned) .. waited .. held
-          elseif held ~= '' then
+            bits, tail = bits + $lease.TERMS, tail .. text(assigned) .. waited .. counted_by
+          elseif counted_by ~= '' then
             bits, tail = bits + $lease.TERMS, tail == '' and keys.terms or tail .. keys.terms
           end
           local rest = not requeue and ends[bits]
@@ -198,9 +208,11 @@ function claim.take(take, want, worker, token, out)
           end
           local held_as = head .. $lease{eligible = eligible, class = bytes packed_class, order_key = order}
             .. rest .. tail
-          local n = #mine + 1
-          mine[n], leases[2 * n - 1], leases[2 * n] = member, member, held_as
-          claim.give(out, member, rec, requeue and held_as)
+          mine_n = mine_n + 1
+          mine[mine_n], leases[2 * mine_n - 1], leases[2 * mine_n] = member, member, held_as
+          local n = out.n + 1
+          out.n, members[n], records[n] = n, member, rec  -- as ``claim.give`` does
+          if requeue then push(out.held, num(n - 1), held_as) end
           if assigned ~= rung then
             if got > first then claim.give_run(out, key.name, got - first, rung) end
             rung, first = assigned, got
@@ -213,7 +225,10 @@ function claim.take(take, want, worker, token, out)
             push(blocked.left, member)
           else
             at = at + 1
-            if clock then aged[#aged + 1] = member end
+            if clock then
+              aged_n = aged_n + 1
+              aged[aged_n] = member
+            end
           end
         end
       end

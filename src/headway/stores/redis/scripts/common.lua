@@ -164,24 +164,38 @@ local function from(args, at)  -- the arguments from a place on; unpack could ov
   return found
 end
 
-local function members_of(ids)  -- or false for each job that does not exist
-  if #ids <= ARGUMENTS_MAX then return #ids > 0 and call('HMGET', P .. 'ids', unpack(ids)) or {} end
+local function fields_of(key, names)  -- the values of these fields of a hash, or false for each that does not exist
+  if #names <= ARGUMENTS_MAX then return #names > 0 and call('HMGET', key, unpack(names)) or {} end
   local found = {}
-  each(ids, function(...)
-    for _, member in ipairs(call('HMGET', P .. 'ids', ...)) do push(found, member) end
+  each(names, function(...)
+    for _, value in ipairs(call('HMGET', key, ...)) do push(found, value) end
   end)
   return found
 end
+
+local function members_of(ids) return fields_of(P .. 'ids', ids) end
 
 local function gather(lists, name, value)  -- add to one of several lists
   local list = lists[name]
   if list then list[#list + 1] = value else lists[name] = {value} end
 end
 
+local function gather_few(lists, name, value)  -- the same, but a single value is no list: most names have only one
+  local list = lists[name]
+  if not list then lists[name] = value
+  elseif type(list) == 'table' then list[#list + 1] = value
+  else lists[name] = {list, value} end
+end
+
+local function bulk_few(command, key, list)  -- ``bulk`` for what ``gather_few`` gathered
+  if type(list) == 'table' then bulk(command, key, list) else call(command, key, list) end
+end
+
 local function text(value) return pack('>I2', #value) .. value end
 
 local function text_at(packed, at)  -- return the text behind its length, and the place after it
-  local after = at + 2 + i2(packed, at)
+  local high, low = byte(packed, at, at + 1)
+  local after = at + 2 + (low and high * 256 + low or 0)  -- as i2 reads it
   return sub(packed, at + 2, after - 1), after
 end
 
@@ -224,26 +238,26 @@ local record = {}
 
 function record.class(rec) return $job.class(rec or '') end
 
-local function after_id(rec) return $job.size + 1 + ($job.id_length(rec) or 0) end
+function record.after_id(rec) return $job.size + 1 + ($job.id_length(rec) or 0) end
 
 function record.new_id(rec)  -- of a record as a client sends it
   return sub(rec, $new_job.size + 1, $new_job.size + $new_job.id_length(rec))
 end
 
-function record.id(rec) return sub(rec or '', $job.size + 1, after_id(rec or '') - 1) end
+function record.id(rec) return sub(rec or '', $job.size + 1, record.after_id(rec or '') - 1) end
 
 function record.tail(rec)
   rec = rec or ''
-  return sub(rec, -i4(rec, after_id(rec)))
+  return sub(rec, -i4(rec, record.after_id(rec)))
 end
 
-function record.task(rec)
+function record.task(rec, after_id)
   rec = rec or ''
-  return (text_at(rec, #rec - i4(rec, after_id(rec)) + 1))
+  return (text_at(rec, #rec - i4(rec, after_id or record.after_id(rec)) + 1))
 end
 
 function record.without_payload(rec)  -- or as it is, if it is cut
-  local at = after_id(rec)
+  local at = record.after_id(rec)
   local start = #rec - i4(rec, at) + 1
   if start < at + 4 or start > #rec - 1 then return rec end
   local name, after = text_at(rec, start)
@@ -261,7 +275,7 @@ end
 function record.extras(rec)
   local flags, found = record.flags(rec), {}
   if flags == 0 then return found end
-  local at = after_id(rec) + 4  -- behind the length of the tail
+  local at = record.after_id(rec) + 4  -- behind the length of the tail
   if flags == $job.TENANT then  -- the most frequent case, without closures
     found.tenant = text_at(rec, at)
     return found
@@ -286,16 +300,20 @@ function record.extras(rec)
 end
 
 -- Return the tenant behind its length, the keys of its own limits as one text, and the batch, or nil for each.
-function record.sharing(rec, flags)
+function record.sharing(rec, flags, after_id)
   if flags == 0 then return nil, nil, nil end
-  local at, tenant, keys, batch = after_id(rec) + 4, nil, nil, nil
-  if flags == $job.BATCH then return nil, nil, (text_at(rec, at)) end  -- the frequent cases return early
-  if flags == $job.LIMITS then return nil, (text_at(rec, at)), nil end
+  local at, tenant, keys, batch = (after_id or record.after_id(rec)) + 4, nil, nil, nil
+  if flags <= $job.BATCH then  -- the frequent cases, of which some have a single text, need no further call
+    local high, low = byte(rec, at, at + 1)
+    local stop = low and at + 1 + high * 256 + low or at + 1
+    if flags == $job.TENANT then return sub(rec, at, stop), nil, nil end
+    if flags == $job.LIMITS then return nil, sub(rec, at + 2, stop), nil end
+    if flags == $job.BATCH then return nil, nil, sub(rec, at + 2, stop) end
+  end
   if band(flags, $job.TENANT) ~= 0 then
     local after = at + 2 + i2(rec, at)
     tenant, at = sub(rec, at, after - 1), after
   end
-  if flags == $job.TENANT then return tenant, nil, nil end
   if band(flags, $job.LIMITS) ~= 0 then keys, at = text_at(rec, at) end
   if band(flags, $job.BATCH) ~= 0 then batch = text_at(rec, at) end
   return tenant, keys, batch

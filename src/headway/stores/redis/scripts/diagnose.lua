@@ -37,8 +37,8 @@ end
 
 -- Return the limits of a job: key, used or '', next start or '', ...
 local function limit_views(rec)
-  local views = {}
-  for _, entry in ipairs(rule_index.keys(rec, record.sharing(rec, record.flags(rec)))) do
+  local views, tenant, own = {}, record.sharing(rec, record.flags(rec))
+  for _, entry in ipairs(rule_index.keys(rec, tenant, own)) do
     local rule = entry.rule
     push(views, entry.key)
     push(views, rule.most and num(call('SCARD', P .. 'h:' .. entry.key)) or '')

@@ -40,7 +40,8 @@ local function adopt()  -- count all leases again, and open all blocked queues
   tx.room = {}
   for i = 1, #held, 2 do
     local member, was, rec = held[i], held[i + 1], record.of(held[i])
-    local keys, rest = rule_index.keys(rec, record.sharing(rec, record.flags(rec))), lease.rest(was)
+    local tenant, own = record.sharing(rec, record.flags(rec))
+    local keys, rest = rule_index.keys(rec, tenant, own), lease.rest(was)
     limits.hold(member, keys)
     rest.held = keys.held
     call('HSET', P .. 'lease', member, lease.with_terms(was, rest))

@@ -227,27 +227,28 @@ local batch = {}
 
 function batch.begin()
   return {
-    answers = {}, late = {}, outs = {}, ended = {}, done = {}, completed = {}, workers = {}, lived = {}, freed = {},
-    leases_of = {},
+    answers = {}, late = {}, outs = {}, done = {}, completed = {}, workers = {}, lived = {}, freed = {}, leases_of = {},
   }
 end
 
 function batch.leave(r, worker, member)  -- end a lease
   r.done[member] = true
-  push(r.ended, member)
   gather(r.workers, worker, member)
 end
 
-function batch.release(r, member, held)  -- limits no longer count a lease
-  for _, key in ipairs(held or {}) do
-    if not r.leases_of[key] then push(r.freed, key) end
-    gather(r.leases_of, key, member)
+function batch.release(r, member, sets)  -- the limits of these sets no longer count a lease
+  local leases_of, freed = r.leases_of, r.freed
+  for i = 1, #sets do
+    local set = sets[i]
+    if not leases_of[set] then freed[#freed + 1] = set end
+    gather_few(leases_of, set, member)
   end
 end
 
 function batch.flush_shares(r)  -- ended jobs no longer count for their tenants
   for number, gone in pairs(r.lived) do
     bulk('ZREM', P .. 'live:' .. num(number), gone)
+    tx.last[number] = nil
   end
   r.lived = {}
 end
@@ -259,7 +260,6 @@ function batch.forget(r, state, member, found, tenant)
     return
   end
   gather(r.lived, number, ordering.share(tenant, key, member))
-  if tx.last[number] then tx.last[number][tenant] = nil end
 end
 
 function batch.take(r, k, report, found)  -- apply one report of any kind
@@ -290,7 +290,7 @@ function batch.take(r, k, report, found)  -- apply one report of any kind
     entry = entry .. text(rest.worker) .. attempt
     call('HSET', P .. 'tries', member, (call('HGET', P .. 'tries', member) or '') .. pack('>I4', #entry) .. entry)
   end
-  batch.release(r, member, rest.held)
+  batch.release(r, member, limits.sets(rest.held or {}))
   if rest.tenant then batch.forget(r, state, member, found, rest.tenant) end
   if rest.batch then workflow.count(rest.batch, 'running', -1) end
   if state == 'Q' then
@@ -312,7 +312,7 @@ end
 function batch.settle(r)
   bulk('HSET', P .. 'out', r.outs)
   batch.flush_shares(r)
-  bulk('HDEL', P .. 'lease', r.ended)
+  for _, mine in pairs(r.workers) do bulk('HDEL', P .. 'lease', mine) end
   limits.release(r.freed, r.leases_of)
   for worker, mine in pairs(r.workers) do
     bulk('SREM', P .. 'l:' .. worker, mine)
@@ -321,7 +321,7 @@ function batch.settle(r)
     call('RPUSH', P .. 'fin', $completed{finished = now15, members = concat(r.completed)})
     finish.mark_for_archive(r.completed)
   end
-  if #r.ended > 0 then limits.wake_classes_with_room(rule_index.now().rungs[1] ~= nil) end
+  if next(r.done) then limits.wake_classes_with_room(rule_index.now().rungs[1] ~= nil) end
   for _, entry in ipairs(r.late) do  -- last, since a batch may hold a report twice
     r.answers[entry[1]] = answer_late(entry[2].member, entry[2].token, entry[2].state)
   end
@@ -330,47 +330,63 @@ end
 -- Apply reports under the tokens of their leases. Return the next argument, and the reports that were refused.
 function finish.apply(args, at, n)
   if n == 0 then return at, {} end
-  local members, starts, states, held = {}, {}, {}, {}
+  local members, starts, heads = {}, {}, {}
+  local head, words = nil, 0  -- of the last report: its token and state, and how many arguments it has
   for k = 1, n do
-    local state = $report.state(args[at + 1])
-    members[k], starts[k], states[k] = args[at], at, state
-    at = at + (state == 'R' and 16 or 2)  -- as ``read_report`` reads them
+    local token_and_state = $report[..body](args[at + 1])
+    if token_and_state ~= head then
+      head = token_and_state
+      words = $report.state(head) == 'R' and 16 or 2  -- as ``read_report`` reads them
+    end
+    members[k], starts[k], heads[k] = args[at], at, head
+    at = at + words
   end
-  each(members, function(...)
-    for _, found in ipairs(call('HMGET', P .. 'lease', ...)) do push(held, found) end
-  end)
-  local r, sizes, members_done = batch.begin(), {}, {}  -- by batch: how many members completed
-  local outs, completed, done, ended = r.outs, r.completed, r.done, r.ended
-  local asker, leases = nil, nil  -- of the last lease: its worker behind its length, and the leases of it that end
+  local held, r = fields_of(P .. 'lease', members), batch.begin()
+  local sizes, members_done = {}, {}  -- by size: the fields of an outcome; by batch: how many members completed
+  local outs, completed, done = r.outs, r.completed, r.done
   local plain, usual = quiet() or call('EXISTS', P .. 'cancel', P .. 'progress') == 0, 0
+  local completed_n, token, completes = 0, nil, false  -- the last two of the last report
+  -- Of the last lease: its flags with its worker, its flags alone, the place behind the worker, the worker's leases
+  -- that end, how many they are, and whether the lease has no unique key.
+  local kind, flags, behind, leases, leases_n, common = nil, nil, $lease.size + 1, nil, 0, false
+  local packed_class, gone = nil, nil  -- of the last lease that tenants share: its class, and the shares of it that end
   r.plain = plain
   for k = 1, n do
     local member, said, found = members[k], args[starts[k] + 1], held[k]
-    local flags = found and $lease.flags(found)
-    if plain and flags and band(flags, $lease.UNIQUE) == 0 and states[k] == 'C' and not done[member]
-      and $lease.token(found) == $report.token(said) then  -- the usual case: it completed, and has no unique key
-      local size, at_ = #found, $lease.size + 1
-      if asker and sub(found, at_, at_ + #asker - 1) == asker then
-        at_ = at_ + #asker
-      else
-        local worker
-        worker, at_ = text_at(found, at_)
-        asker, leases = text(worker), r.workers[worker] or {}
-        r.workers[worker] = leases
-      end
+    if heads[k] ~= head or not token then
+      head = heads[k]
+      token, completes = $report.token(head), $report.state(head) == 'C'
+    end
+    if found and sub(found, $lease.size, behind - 1) ~= kind then  -- the flags are the last byte before the worker
+      local worker
+      flags = $lease.flags(found)
+      worker, behind = text_at(found, $lease.size + 1)
+      kind, leases = sub(found, $lease.size, behind - 1), r.workers[worker] or {}
+      common = flags and band(flags, $lease.UNIQUE) == 0
+      if common then r.workers[worker] = leases end
+      leases_n = #leases
+    end
+    if found and plain and common and completes and not done[member]
+      and $lease.token(found) == token then  -- the usual case: it completed, and has no unique key
+      local size = #found
       if not sizes[size] then
         sizes[size] = $outcome{state = 'C', finished = now15, kind = 'E', length = size}
       end
       usual = usual + 1
       outs[2 * usual - 1], outs[2 * usual] = member, sizes[size] .. found .. $report.body(said)
-      completed[#completed + 1], ended[#ended + 1], leases[#leases + 1] = member, member, member
-      done[member] = true
+      completed_n, leases_n = completed_n + 1, leases_n + 1
+      completed[completed_n], leases[leases_n], done[member] = member, member, true
       if flags ~= 0 then
+        local at_ = behind
         if band(flags, $lease.FAIR) ~= 0 then
-          local number, after = $lease.class(found), at_ + 2 + i2(found, at_)
-          local sharer = sub(found, at_, after - 1)
-          gather(r.lived, number, sharer .. $share{order_key = $lease.order_key(found), member = member})
-          tx.last[number], at_ = nil, after
+          local after = flags == $lease.FAIR and #found + 1 or at_ + 2 + i2(found, at_)
+          if $lease[class](found) ~= packed_class then
+            local number = $lease.class(found)
+            packed_class, gone = $lease[class](found), r.lived[number] or {}
+            r.lived[number] = gone
+          end
+          gone[#gone + 1] = sub(found, at_, after - 1) .. $share{order_key = $lease.order_key(found), member = member}
+          at_ = after
         end
         if flags >= $lease.BATCH then  -- or SOURCE or WAITS
           if band(flags, $lease.BATCH) ~= 0 then
@@ -385,6 +401,7 @@ function finish.apply(args, at, n)
       end
     else
       batch.take(r, k, read_report(args, starts[k]), found)
+      kind, packed_class, completed_n = nil, nil, #completed  -- it may add to all that is gathered, or use it up
     end
   end
   count('completed', usual)

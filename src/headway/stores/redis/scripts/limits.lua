@@ -77,15 +77,15 @@ local function find_keys(rules, task, tenant, own)
       found.packed = found.packed .. text(entry.key)
     end
   end
-  found.terms = NO_TERMS .. found.packed
+  found.n, found.terms = #found, NO_TERMS .. found.packed
   return found
 end
 
 -- Return the limits that count a job: pauses, then concurrency, then rates. ``held`` are the keys that count its lease,
 -- and ``packed`` the same as one text. Jobs of one task, tenant and keys share the answer, since texts cost the most.
-function rule_index.keys(rec, tenant, own)
-  local rules = rule_index.now()
-  local task = rules.by_task and record.task(rec) or ''
+function rule_index.keys(rec, tenant, own, after_id)
+  local rules = tx.rule_index or rule_index.now()
+  local task = rules.by_task and record.task(rec, after_id) or ''
   local sharer = rules.by_tenant and tenant or ''
   local of_task = rules.found[task]
   if not of_task then
@@ -117,40 +117,44 @@ end
 
 local limits = {}
 
-local function used(entry)
-  local n = tx.room[entry.key]
-  if not n then
-    n = call('SCARD', entry.set)
-    tx.room[entry.key] = n
-  end
+local function used(set)
+  local n = call('SCARD', set)
+  tx.room[set] = n
   return n
 end
 
--- Return the limits that count a lease, from the place of its rung on.
+function limits.sets(keys)  -- the sets that have the leases of each limit
+  local found = {}
+  for i, key in ipairs(keys) do found[i] = P .. 'h:' .. key end
+  return found
+end
+
+-- Return the sets of the limits that count a lease, from the place of its rung on.
 function limits.held(found, at)
-  if sub(found, at, at + 5) == NO_TERMS then
-    at = at + 6
-  else
-    for _ = 1, 3 do at = at + 2 + i2(found, at) end
-  end
-  if at > #found then return nil end
-  local rules, packed = rule_index.now(), sub(found, at)
-  local held = rules.held[packed]
+  local rules, terms = tx.rule_index or rule_index.now(), sub(found, at)
+  local held = rules.held[terms]
+  if held then return held end
+  local behind = 1
+  for _ = 1, 3 do behind = behind + 2 + i2(terms, behind) end
+  local packed = sub(terms, behind)
+  held = rules.held[packed]
   if not held then
-    held = texts(packed)
+    held = limits.sets(texts(packed))
     rules.held[packed] = held
     remember(rules)
   end
+  -- Other terms have how long a job was blocked: too many to remember.
+  if sub(terms, 1, #NO_TERMS) == NO_TERMS then rules.held[terms] = held end
   return held
 end
 
 local function reached(key)
   local at = tx.reached[key]
   if at == nil then
-    at = tonumber(call('HGET', P .. 'rates', key) or nil) or 0
+    at = math.max(tonumber(call('HGET', P .. 'rates', key) or nil) or 0, now * 1000)
     tx.reached[key] = at
   end
-  return math.max(at, now * 1000)
+  return at
 end
 
 function limits.next_start_at(key, rule)  -- the millisecond from which a rate allows the next start
@@ -158,11 +162,13 @@ function limits.next_start_at(key, rule)  -- the millisecond from which a rate a
 end
 
 function limits.hold(member, keys)  -- count a lease
-  for i = 1, #keys do
+  local room, holds = tx.room, tx.holds
+  for i = 1, keys.n do
     local entry = keys[i]
     if entry.rule.most then
-      tx.room[entry.key] = used(entry) + 1
-      gather(tx.holds, entry.set, member)
+      local set = entry.set
+      room[set] = (room[set] or used(set)) + 1
+      gather_few(holds, set, member)
     end
   end
 end
@@ -170,39 +176,49 @@ end
 -- Count a lease, and use up one start of each rate. If a key has no room, count nothing, and return the first such key
 -- and the moment it has room, if that is known.
 function limits.start(member, keys)
-  for i = 1, #keys do
+  local n, room, rated = keys.n, tx.room, false
+  for i = 1, n do
     local entry = keys[i]
     local rule = entry.rule
-    if rule.most and used(entry) >= rule.most then return entry.key, nil end
-    if rule.interval then
-      local at = limits.next_start_at(entry.key, rule)
-      if at > now then return entry.key, at end
+    local most, set = rule.most, entry.set
+    if most and (room[set] or used(set)) >= most then return entry.key, nil end
+    local interval = rule.interval
+    if interval then
+      local key = entry.key
+      if (tx.reached[key] or reached(key)) - (rule.burst - 1) * interval >= (now + 1) * 1000 then
+        return key, limits.next_start_at(key, rule)
+      end
+      rated = true
     end
   end
   limits.hold(member, keys)
-  for i = 1, #keys do
+  if not rated then return end
+  for i = 1, n do
     local key, interval = keys[i].key, keys[i].rule.interval
     if interval then
-      tx.reached[key] = reached(key) + interval
-      tx.started[key] = true
+      tx.reached[key], tx.started[key] = tx.reached[key] + interval, true
     end
   end
 end
 
 function limits.flush()  -- write what start has counted
-  for set, members in pairs(tx.holds) do bulk('SADD', set, members) end
+  for set, members in pairs(tx.holds) do bulk_few('SADD', set, members) end
   local rates = {}
   for key in pairs(tx.started) do push(rates, key, num(tx.reached[key])) end
   bulk('HSET', P .. 'rates', rates)
   tx.holds, tx.started = {}, {}
 end
 
-function limits.release(freed, leases_of)  -- the keys in order, and the leases that each no longer counts
-  for _, key in ipairs(freed) do
-    bulk('SREM', P .. 'h:' .. key, leases_of[key])
-    tx.room[key] = nil
+function limits.release(freed, leases_of)  -- the sets of limits in order, and the leases that each no longer counts
+  for _, set in ipairs(freed) do
+    bulk_few('SREM', set, leases_of[set])
+    tx.room[set] = nil
   end
-  if #freed > 0 and not quiet() and call('EXISTS', P .. 'parked') == 1 then blocked_queue.release(freed) end
+  if #freed > 0 and not quiet() and call('EXISTS', P .. 'parked') == 1 then
+    local keys = {}
+    for i, set in ipairs(freed) do keys[i] = sub(set, #P + 3) end
+    blocked_queue.release(keys)
+  end
 end
 
 local function live_slots()
