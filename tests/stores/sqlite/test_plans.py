@@ -30,6 +30,7 @@ LARGE = {
     "edge",
     "dependant",
     "step",
+    "tenant_line",
 }
 
 # These have to look at everything in a table, or walk it in order until their limit; the reason stands beside each.
@@ -79,8 +80,10 @@ def test_no_statement_walks_a_large_table_without_need(connection: OwnFileConnec
         ("batch_children", "SEARCH batch USING COVERING INDEX batch_parent (parent_seq=?)"),
         ("blocked_first", "SEARCH p USING COVERING INDEX park_open (class_id=? AND (head_key,head_seq)>(?,?))"),
         ("blocked_next", "SEARCH ready USING PRIMARY KEY (class_id=? AND park=? AND (order_key,seq)>(?,?))"),
-        ("ahead_own", "CO-ROUTINE (subquery-1)"),
+        ("ahead_own", "CO-ROUTINE (subquery-4)"),
         ("known_ids", "SEARCH job USING INDEX sqlite_autoindex_job_1 (job_id=? AND namespace_id=?)"),
+        ("last_waiting_key", "MERGE (UNION ALL)"),
+        ("line_sweep", "SEARCH tenant_line USING PRIMARY KEY (class_id=? AND tenant=? AND order_key<?)"),
         ("leases_by_seq", "SEARCH lease USING INTEGER PRIMARY KEY (rowid=?)"),
         ("claim_taken", "SEARCH ready USING PRIMARY KEY (class_id=? AND park=? AND (order_key,seq)<(?,?))"),
         ("known_key", "SEARCH idempotency USING PRIMARY KEY (namespace_id=? AND tenant=? AND idempotency_key=?)"),
@@ -100,7 +103,7 @@ def test_a_statement_begins_with_the_index_it_was_made_for(connection: OwnFileCo
     "name",
     [
         *("claim_head", "delayed_due", "next_due", "find_any", "find_completed", "find_executing"),
-        *("edges_from", "members", "members_next", "steps"),
+        *("edges_from", "members", "members_next", "steps", "last_waiting_key", "ahead_own"),
     ],
 )
 def test_a_statement_in_the_order_of_its_index_sorts_nothing(connection: OwnFileConnection, name: str) -> None:

@@ -151,12 +151,12 @@ async def reschedule(tx: Transaction, row: Row, lane: str | None, *, now: bool) 
 async def _leave_queue(tx: Transaction, row: Row) -> bool:
     """Take a queued job out of where it waits. Return False if it is not there any more."""
     if row["due_at"] is not None:
-        found = await tx.db.run("delayed_delete", tx.namespace_id, row["due_at"], row["seq"])
+        found = bool(await tx.db.run("delayed_delete", tx.namespace_id, row["due_at"], row["seq"]))
     else:
-        found = await tx.db.run("ready_delete", row["class_id"], row["park"] or "", row["order_key"], row["seq"])
+        found = await tx.leave_ready(row["class_id"], row["park"] or "", row["order_key"], row["seq"], row["tenant"])
     if found and row["park"]:
         await unblock_head(tx, row["class_id"], row["park"])
-    return bool(found)
+    return found
 
 
 async def retry(tx: Transaction, row: Row, *, alone: bool = False) -> State | None:

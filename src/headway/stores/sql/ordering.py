@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headway.core.policy.order import order_key
 from headway.stores.sql.transaction import Transaction
@@ -33,8 +33,15 @@ class Ordering:
         self._tx = tx
         self._clocks: dict[int, int | None] = {}  # By class: its clock, or None if it is not fair.
         self._last: dict[tuple[int, str], int | None] = {}
-        self._running: dict[int, dict[str, int]] = {}  # By class: the last key of each tenant's running jobs.
+        self._read: dict[int, Any] = {}  # By class: what the transaction keeps for the last keys of other tenants.
         self._plain: dict[int, tuple[int, int]] = {}  # By class that is not fair: the first and last place.
+
+    def sharers(self) -> dict[int, list[str]]:
+        """Return the tenants that were given places, by class."""
+        found: dict[int, list[str]] = {}
+        for class_id, sharer in self._last:
+            found.setdefault(class_id, []).append(sharer)
+        return found
 
     async def put(
         self, job: Requeue, eligible_at: int, number: int, *, front: bool = False, early: bool = False
@@ -88,5 +95,5 @@ class Ordering:
 
     async def _last_key(self, known: tuple[int, str]) -> int | None:
         if known not in self._last:
-            self._last[known] = await self._tx.last_key(*known, self._running)
+            self._last[known] = await self._tx.last_key(*known, self._read)
         return self._last[known]

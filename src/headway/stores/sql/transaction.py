@@ -88,10 +88,10 @@ class Transaction(ABC):
     async def next_numbers(self, count: int) -> Sequence[int]:
         """Return the next numbers of the sequence that orders all jobs."""
 
-    async def last_key(self, class_id: int, sharer: str, running: dict[int, dict[str, int]]) -> int | None:
+    async def last_key(self, class_id: int, sharer: str, read: dict[int, Any]) -> int | None:
         """Return the highest order key of a tenant's jobs that wait or run in a class.
 
-        ``running``: where a transaction may keep the keys of running jobs by class and tenant, once it has read them.
+        ``read``: where a transaction may keep what it has read of each class for the places of one call.
         """
         found: int | None = await self.db.first("last_key", class_id, sharer)
         return found
@@ -105,6 +105,10 @@ class Transaction(ABC):
         self, job: Requeue, order_key: int, eligible_at: int, sharer: str | None, *, front: bool
     ) -> None:  # fmt: skip
         """Put a job into its class that ran, ended or was delayed before."""
+
+    async def leave_ready(self, class_id: int, blocked_by: str, order_key: int, seq: int, tenant: Any) -> bool:
+        """Remove a job from where it waits, unless a claim takes it. Return False if it is not there any more."""
+        return bool(await self.db.run("ready_delete", class_id, blocked_by, order_key, seq))
 
     @abstractmethod
     async def put_delayed(self, job: Requeue, due_at: int) -> None:

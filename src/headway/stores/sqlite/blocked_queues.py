@@ -33,6 +33,7 @@ class BlockedQueues:
         self._closed: dict[str, int | None] = {}  # When each queue opens that was closed here, if that is known.
         self._left: set[str] = set()  # Queues that a job has left.
         self._moved: list[tuple[Any, ...]] = []
+        self._left_line: list[tuple[int, str, int, int]] = []  # Jobs of tenants that move from the line.
 
     def first(self) -> tuple[BlockedPlace, str] | None:
         """Return the place and the key of the next job in an open queue."""
@@ -59,7 +60,7 @@ class BlockedQueues:
             heappush(self._next, (behind, key))
         self._left.add(key)
 
-    def block(self, blocked_by: str, order_key: int, seq: int, full: FullKey) -> None:
+    def block(self, blocked_by: str, order_key: int, seq: int, sharer: str | None, full: FullKey) -> None:
         """Move a job to the blocked queue of a key without room, and close that queue."""
         key, open_at = full
         self._closed[key] = open_at
@@ -67,12 +68,16 @@ class BlockedQueues:
             self._moved.append((key, self._tx.now_at, self._class_id, blocked_by, order_key, seq))
             if blocked_by:
                 self.leave(blocked_by)
+            elif sharer is not None:
+                self._left_line.append((self._class_id, sharer, order_key, seq))
 
     async def write_moves(self) -> None:
         """Write the moves to blocked queues, before any job that was taken leaves its queue."""
         if self._moved:
             await self._tx.db.run_many("blocked_move", self._moved)
             await self._tx.db.run_many("job_set_blocked_by", [(move[0], move[5]) for move in self._moved])
+        if self._left_line:
+            await self._tx.db.run_many("line_leave", self._left_line)
 
     async def write_queues(self) -> None:
         """Write the state of the queues, once all jobs have left that were taken."""

@@ -18,10 +18,10 @@ ROWS_AT_ONCE = 20  # Rows that one execution writes: apsw spends more on an exec
 _PARAMETER = re.compile(r"(?<![:\w]):([A-Za-z_]\w*)")
 _TABLE = re.compile(
     rf"\b((?:FROM|JOIN|INTO|UPDATE|TABLE)\s+)({'|'.join(TABLES)})\b"  # Where a statement names a table,
-    rf"|\b(\s+ON\s+)({'|'.join(TABLES)})\b(?=\s*\()"  # an index the one it is on,
+    rf"|\b(\s+ON\s+)({'|'.join(TABLES)})\b(?=\s*\(|\s+WHEN)"  # an index or a trigger the one it is on,
     rf"|(?<![.\w])()({'|'.join(TABLES)})\b(?=\.\w)"  # and a column the one it is of.
 )
-_INDEX = re.compile(r"\b(CREATE (?:UNIQUE )?INDEX |INDEXED BY |DROP INDEX )(\w+)")
+_NAMED = re.compile(r"\b(CREATE (?:(?:UNIQUE )?INDEX|TRIGGER) |INDEXED BY |DROP INDEX )(\w+)")
 
 
 @lru_cache(maxsize=8)
@@ -59,7 +59,7 @@ def prefixed(text: str, prefix: str) -> str:
     """Return a text with a prefix before the names of tables and indexes, but not of columns."""
     if not prefix:
         return text
-    text = _INDEX.sub(rf"\g<1>{prefix}\g<2>", text)
+    text = _NAMED.sub(rf"\g<1>{prefix}\g<2>", text)
     return _TABLE.sub(lambda found: _with(found, prefix), text)
 
 

@@ -58,7 +58,8 @@ async def _keep(tx: SqliteTransaction, fresh: Sequence[NewJob], marks: JobMarks 
     seq = first = last - len(fresh)
     now_at, namespace_id, known_class_id = tx.now_at, tx.namespace_id, tx.known_class_id
     job_rows: list[tuple[Any, ...]] = []
-    place = Ordering(tx).place
+    ordering = Ordering(tx)
+    place = ordering.place
     for job in fresh:
         seq += 1
         # One unpacking is faster than attributes, and this runs for every job.
@@ -99,6 +100,8 @@ async def _keep(tx: SqliteTransaction, fresh: Sequence[NewJob], marks: JobMarks 
     else:
         db.run_many("submit_marked_job", [(*row, *marks.get(row[1], (None, None))) for row in job_rows])
     db.run("submit_ready", first, last)
+    for class_id, sharers in ordering.sharers().items():
+        db.run("line_sweep", class_id, rows.array(sharers))
     tx.count({"submitted": len(fresh)})
     return first
 

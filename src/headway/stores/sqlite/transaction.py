@@ -28,7 +28,8 @@ TOTALS_KEPT_MINUTES = 1_440  # Totals are kept by the minute for a day.
 
 # The tables with rows of a job, once it has ended.
 _DELETES = (
-    "outcomes_delete", "attempts_delete", "steps_delete", "edges_delete", "dependants_delete", "jobs_delete"
+    "outcomes_delete", "attempts_delete", "steps_delete", "edges_delete", "dependants_delete", "lines_delete",
+    "jobs_delete",
 )  # fmt: skip
 
 # A job that a claim leases: the key of its blocked queue or '', its row, and its terms, which are the limits that it
@@ -175,11 +176,13 @@ class SqliteTransaction(Transaction):
         last = int(self.connection.first("next_sequence", count))
         return range(last - count + 1, last + 1)
 
-    async def last_key(self, class_id: int, sharer: str, running: dict[int, dict[str, int]]) -> int | None:
-        if class_id not in running:
-            running[class_id] = dict(self.connection.run("last_running_keys", class_id))
-        waiting: int | None = self.connection.first("last_waiting_key", class_id, sharer)
-        runs = running[class_id].get(sharer)
+    async def last_key(self, class_id: int, sharer: str, read: dict[int, Any]) -> int | None:
+        if class_id not in read:
+            head = self.connection.run("line_head", class_id).fetchone() or (None, None)
+            read[class_id] = head, dict(self.connection.run("last_running_keys", class_id))
+        head, running = read[class_id]
+        waiting: int | None = self.connection.first("last_waiting_key", class_id, sharer, *head)
+        runs = running.get(sharer)
         return waiting if runs is None else runs if waiting is None else max(waiting, runs)
 
     async def make_fair(self, class_id: int, number: int) -> int:
@@ -192,6 +195,10 @@ class SqliteTransaction(Transaction):
     ) -> None:  # fmt: skip
         self.connection.run("ready_again", job.class_id, order_key, job.seq, eligible_at, *job[6:], sharer)
         self.connection.run("job_set_place", job.class_id, order_key, None, job.seq)
+
+    async def leave_ready(self, class_id: int, blocked_by: str, order_key: int, seq: int, tenant: Any) -> bool:
+        self.connection.run("line_leave", class_id, tenant or "", order_key, seq)
+        return await super().leave_ready(class_id, blocked_by, order_key, seq, tenant)
 
     async def put_delayed(self, job: Requeue, due_at: int) -> None:
         self.connection.run("delay", self.namespace_id, due_at, job.seq, job.class_id, *job[6:])

@@ -9,9 +9,19 @@ SELECT count(*) FROM (SELECT 1 FROM ready WHERE class_id = :class_id AND park = 
 -- name: ahead_own
 -- How many jobs of one tenant go before a place in a line, counted up to a bound.
 -- params  class_id, tenant, order_key, seq, blocked_by, bound
-SELECT count(*) FROM (SELECT 1 FROM ready WHERE class_id = :class_id AND tenant = :tenant
-                         AND (order_key, seq) < (:order_key, :seq)
-                         AND park = :blocked_by LIMIT :bound);
+SELECT count(*) FROM (
+  SELECT 1 FROM tenant_line t
+   WHERE :blocked_by = '' AND t.class_id = :class_id AND t.tenant = :tenant
+     AND (t.order_key, t.seq) < (:order_key, :seq)
+     AND (t.order_key, t.seq) >= (SELECT order_key, seq FROM ready WHERE class_id = :class_id AND park = ''
+                                   ORDER BY order_key, seq LIMIT 1)
+     AND EXISTS (SELECT 1 FROM ready r WHERE r.class_id = :class_id AND r.park = ''
+                    AND r.order_key = t.order_key AND r.seq = t.seq)
+   UNION ALL
+  SELECT 1 FROM ready b INDEXED BY ready_blocked
+   WHERE b.class_id = :class_id AND b.tenant = :tenant AND b.tenant IS NOT NULL
+     AND b.park = :blocked_by AND b.park <> '' AND (b.order_key, b.seq) < (:order_key, :seq)
+   LIMIT :bound);
 
 -- name: executing
 -- The jobs that run, as far as those that wait are concerned.

@@ -10,6 +10,13 @@ DELETE FROM attempt WHERE seq IN (SELECT value FROM json_each(:seqs));
 -- params  seqs
 DELETE FROM job WHERE seq IN (SELECT value FROM json_each(:seqs));
 
+-- name: lines_delete
+-- Forget where jobs of tenants were in line.
+-- params  seqs
+DELETE FROM tenant_line WHERE (class_id, tenant, order_key, seq) IN
+  (SELECT class_id, tenant, order_key, seq FROM job
+    WHERE seq IN (SELECT value FROM json_each(:seqs)) AND tenant IS NOT NULL);
+
 -- name: outcomes_delete
 -- Forget how jobs ended.
 -- params  seqs

@@ -205,25 +205,44 @@ SELECT l.tenant, count(*) FROM lease l CROSS JOIN class c ON c.class_id = l.clas
 -- name: tenants_waiting
 -- The tenants whose jobs wait in each class, with how many, counted up to a bound, and since when the foremost does.
 -- params  namespace_id, limit, bound
--- plan    one step of the index for each tenant, however many jobs it has
-WITH RECURSIVE found (class_id, tenant, number) AS (
-  SELECT c.class_id, (SELECT min(r.tenant) FROM ready r WHERE r.class_id = c.class_id AND r.tenant > ''), 1
-    FROM class c WHERE c.namespace_id = :namespace_id AND c.fair = 1
+-- plan    one step for each tenant, however many jobs it has
+WITH RECURSIVE head AS MATERIALIZED (
+-- use line_heads
+ WHERE c.namespace_id = :namespace_id AND c.fair = 1),
+f (class_id, head_key, head_seq, tenant, number) AS (
+  SELECT class_id, head_key, head_seq, '', 0 FROM head
   UNION ALL
-  SELECT f.class_id, (SELECT min(r.tenant) FROM ready r WHERE r.class_id = f.class_id AND r.tenant > f.tenant),
+  SELECT f.class_id, f.head_key, f.head_seq,
+         (SELECT min(tenant) FROM
+           (SELECT (SELECT t.tenant FROM tenant_line t
+                     WHERE t.class_id = f.class_id AND t.tenant > f.tenant
+                       AND (t.order_key, t.seq) >= (f.head_key, f.head_seq)
+                       AND EXISTS (SELECT 1 FROM ready r WHERE r.class_id = t.class_id AND r.park = ''
+                                      AND r.order_key = t.order_key AND r.seq = t.seq)
+                     ORDER BY t.tenant LIMIT 1) AS tenant
+             UNION ALL
+            SELECT (SELECT min(b.tenant) FROM ready b INDEXED BY ready_blocked
+                     WHERE b.class_id = f.class_id AND b.tenant > f.tenant AND b.park <> ''))),
          f.number + 1
-    FROM found f WHERE f.tenant IS NOT NULL AND f.number < :limit)
-SELECT f.tenant, (SELECT count(*) FROM (SELECT 1 FROM ready r WHERE r.class_id = f.class_id AND r.tenant = f.tenant
-                                         LIMIT :bound)) AS waiting,
-       (SELECT r.eligible_at FROM ready r INDEXED BY ready_tenant
-         WHERE r.class_id = f.class_id AND r.tenant = f.tenant ORDER BY r.order_key, r.seq LIMIT 1) AS oldest_at
-  FROM found f WHERE f.tenant IS NOT NULL;
+    FROM f WHERE f.tenant IS NOT NULL AND f.number < :limit)
+SELECT f.tenant, (SELECT count(*) FROM (SELECT 1 FROM (
+-- use tenant_waiting
+) LIMIT :bound)) AS waiting,
+       (SELECT eligible_at FROM (SELECT order_key, seq, eligible_at FROM (
+-- use tenant_waiting
+) ORDER BY order_key, seq LIMIT 1)) AS oldest_at
+  FROM f WHERE f.tenant > '';
 
 -- name: waiting_of
 -- A tenant's jobs that wait, by lane, and since when the foremost of them does.
 -- params  tenant, namespace_id
-SELECT c.lane,
-       sum((SELECT count(*) FROM ready r WHERE r.class_id = c.class_id AND r.tenant = :tenant)) AS waiting,
-       min((SELECT r.eligible_at FROM ready r INDEXED BY ready_tenant
-             WHERE r.class_id = c.class_id AND r.tenant = :tenant ORDER BY r.order_key, r.seq LIMIT 1)) AS oldest_at
-  FROM class c WHERE c.namespace_id = :namespace_id AND c.fair = 1 GROUP BY c.lane HAVING waiting > 0;
+WITH f AS MATERIALIZED (SELECT *, :tenant AS tenant FROM (
+-- use line_heads
+ WHERE c.namespace_id = :namespace_id AND c.fair = 1))
+SELECT f.lane, sum((SELECT count(*) FROM (
+-- use tenant_waiting
+))) AS waiting,
+       min((SELECT eligible_at FROM (SELECT order_key, seq, eligible_at FROM (
+-- use tenant_waiting
+) ORDER BY order_key, seq LIMIT 1))) AS oldest_at
+  FROM f GROUP BY f.lane HAVING waiting > 0;
