@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from headway.stores.sql.transaction import LOWEST
 
 if TYPE_CHECKING:
-    from headway.stores.sqlite.limits import FullKey
+    from headway.stores.sqlite.limits import FullKey, LimitCheck
     from headway.stores.sqlite.transaction import SqliteTransaction
 
 READ_AT_ONCE = 16  # Jobs, at least. More would be read in vain by a claim that has almost enough.
@@ -23,9 +23,10 @@ class BlockedQueues:
     cost no statement of their own. Call ``leave`` or ``block`` for each job that ``first`` has returned.
     """
 
-    def __init__(self, tx: SqliteTransaction, class_id: int) -> None:
+    def __init__(self, tx: SqliteTransaction, class_id: int, limit_check: LimitCheck) -> None:
         self._tx = tx
         self._class_id = class_id
+        self._limit_check = limit_check
         self._next: list[tuple[BlockedPlace, str]] = []  # A heap of the next job of each open queue that was read.
         self._rows: dict[str, Any] = {}  # The next jobs that were read, by queue.
         self._reached: BlockedPlace = (LOWEST, 0)  # Up to where the queues were read.
@@ -52,13 +53,16 @@ class BlockedQueues:
         return self._rows[key]
 
     def leave(self, key: str) -> None:
-        """Go on to the next job of the first queue."""
+        """Go on to the next job of the first queue, or close the queue if its limit is full now."""
         place, _ = heappop(self._next)
         del self._rows[key]
+        self._left.add(key)
+        if not self._limit_check.has_room(key):
+            self._closed[key] = None
+            return
         behind = self._tx.connection.run("blocked_next", self._class_id, key, *place).fetchone()
         if behind is not None:
             heappush(self._next, (behind, key))
-        self._left.add(key)
 
     def block(self, blocked_by: str, order_key: int, seq: int, sharer: str | None, full: FullKey) -> None:
         """Move a job to the blocked queue of a key without room, and close that queue."""
@@ -89,8 +93,8 @@ class BlockedQueues:
         heads = [(*place, tx.namespace_id, key, self._class_id) for place, key in self._next if key in left]
         if heads:
             await tx.db.run_many("blocked_put_head", heads)
-        if empty := left.difference(key for _, key in self._next):
-            await tx.db.run_many("blocked_delete_empty", [(tx.namespace_id, key, self._class_id) for key in empty])
+        if maybe_empty := self._left.difference(key for _, key in self._next):
+            await tx.db.run("blocked_delete_empty", tx.namespace_id, tx.rows.array(maybe_empty), self._class_id)
         if self._left or self._closed:
             tx.blocked_queues_changed()
 

@@ -134,7 +134,7 @@ class _WaitingRows:
         self._count = count
         self._worker_id = worker_id
         self._token = token
-        self._queues = BlockedQueues(tx, class_id)
+        self._queues = BlockedQueues(tx, class_id, limit_check)
         self._line: list[Any] = []  # Jobs read from the class itself, the next one last.
         self._after = (LOWEST, 0)
         self._exhausted = False

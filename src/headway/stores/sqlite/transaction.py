@@ -235,7 +235,7 @@ class SqliteTransaction(Transaction):
 
     async def update_blocked_queue(self, class_id: int, blocked_by: str) -> None:
         self.connection.run("blocked_set_head", class_id, blocked_by, self.namespace_id)
-        self.connection.run("blocked_delete_empty", self.namespace_id, blocked_by, class_id)
+        self.connection.run("blocked_delete_empty", self.namespace_id, rows.array([blocked_by]), class_id)
 
     # ------------------------------------------------------------------ leases
 

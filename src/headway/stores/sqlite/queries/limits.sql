@@ -32,10 +32,11 @@ SELECT EXISTS (SELECT 1 FROM park WHERE namespace_id = :namespace_id),
 UPDATE park SET open = 1, open_at = NULL WHERE namespace_id = :namespace_id AND open_at <= :now_at;
 
 -- name: blocked_delete_empty
--- Delete an empty blocked queue.
--- params  namespace_id, blocked_by, class_id
-DELETE FROM park WHERE namespace_id = :namespace_id AND park = :blocked_by AND class_id = :class_id
-   AND NOT EXISTS (SELECT 1 FROM ready WHERE class_id = :class_id AND park = :blocked_by);
+-- Delete the empty ones of these blocked queues.
+-- params  namespace_id, blocked_keys, class_id
+DELETE FROM park WHERE namespace_id = :namespace_id AND park IN (SELECT value FROM json_each(:blocked_keys))
+   AND class_id = :class_id
+   AND NOT EXISTS (SELECT 1 FROM ready r WHERE r.class_id = :class_id AND r.park = park.park);
 
 -- name: blocked_put_head
 -- Record which job of a blocked queue is first now, as a claim has found it.
