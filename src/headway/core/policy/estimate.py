@@ -38,7 +38,8 @@ class Estimate:
     """When a waiting job will start: seconds that half, and nine tenths, of such jobs do not exceed.
 
     ``position`` counts the jobs that would start before it if no more jobs arrived. ``basis`` names the data behind the
-    seconds: ``learned`` from finished jobs, ``declared`` durations, or ``unknown``, and then there are no seconds.
+    seconds: ``learned`` from finished jobs, ``declared`` durations, or ``unknown``. The seconds are then None, or 0 if
+    a slot is free now.
     """
 
     p50: float | None = None
