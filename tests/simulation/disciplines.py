@@ -1,4 +1,4 @@
-"""Other ways to choose who runs next, for comparison: the plain ones, and those that other queues have."""
+"""Other ways to choose the next job, for comparison: plain ones, and those of other queues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Line = deque[Work]
 
 @dataclass(slots=True)
 class Running:
-    """A job that runs, and when it will end. ``rung`` is its place on the ladder, where there is one."""
+    """A running job and the time of its end. ``rung`` is its place on the ladder, if there is one."""
 
     work: Work
     started: float
@@ -23,7 +23,7 @@ class Running:
 
 
 class Discipline:
-    """What all have in common: slots, and jobs in them. First come, first served, unless a subclass says otherwise."""
+    """Slots, and the jobs that run in them. The base class starts jobs in the order of their arrival."""
 
     name = "first come, first served"
 
@@ -33,15 +33,15 @@ class Discipline:
         self._line: Line = deque()
 
     def add(self, work: Work, now: float) -> None:
-        """Let a job wait."""
+        """Add a job to the queue."""
         self._line.append(work)
 
     def take(self, now: float) -> Work | None:
-        """Choose who runs next; a slot is free."""
+        """Return the next job for a free slot."""
         return self._line.popleft() if self._line else None
 
     def make_room(self, now: float) -> None:
-        """Do what may be done before the next one is chosen, slot or no slot."""
+        """Do the work that comes before each choice, whether or not a slot is free."""
 
     def start(self, work: Work, now: float) -> None:
         self.running[work.number] = Running(work, now, now + work.seconds)
@@ -51,7 +51,7 @@ class Discipline:
 
 
 def replay(discipline: Discipline, works: Sequence[Work]) -> list[float]:
-    """Run a workload through a discipline; give how long each job waited, in the order of the workload."""
+    """Run a workload under a discipline. Return the seconds that each job waited, in the order of the workload."""
     starts: dict[int, float] = {}
     for now, arrived in _moments(discipline, works):
         if arrived is not None:
@@ -67,7 +67,7 @@ def replay(discipline: Discipline, works: Sequence[Work]) -> list[float]:
 
 
 def _moments(discipline: Discipline, works: Sequence[Work]) -> Iterator[tuple[float, Work | None]]:
-    """Return every moment at which a job comes, or one ends; arrivals first."""
+    """Yield every moment at which a job arrives or ends. Arrivals come first."""
     coming = deque(works)
     while coming or discipline.running:
         first = min(discipline.running.values(), key=lambda job: (job.ends, job.work.number), default=None)
@@ -79,7 +79,7 @@ def _moments(discipline: Discipline, works: Sequence[Work]) -> Iterator[tuple[fl
 
 
 class StrictPriority(Discipline):
-    """The best lane that has work is served first, whatever else waits."""
+    """Strict priorities: the best lane with work is served first."""
 
     name = "strict priority"
 
@@ -95,7 +95,7 @@ class StrictPriority(Discipline):
 
 
 class AbsoluteAging(Discipline):
-    """Once a minute a mover puts what has grown old into the next better queue, where the oldest comes first."""
+    """Once a minute, jobs that have waited too long move to the next better queue. The oldest job starts first."""
 
     name = "aging, a mover every 60 s"
 
@@ -116,7 +116,7 @@ class AbsoluteAging(Discipline):
         return next((heappop(queue)[2] for queue in self._queues.values() if queue), None)
 
     def _move(self, now: float) -> None:
-        """Do all the moves that were due by now."""
+        """Make all moves that are due."""
         while self._moved + self.EVERY <= now:
             self._moved += self.EVERY
             for worse, better, age in self.MOVES:
@@ -127,7 +127,7 @@ class AbsoluteAging(Discipline):
 
 @dataclass(slots=True)
 class _Loop:
-    """A loop that pops a job and then waits for a slot to run it in: ``since`` when, if it does so now."""
+    """A loop that pops a job and then waits for a slot. ``since`` is the start of that wait, if it waits now."""
 
     most: int
     line: Line = field(default_factory=deque)
@@ -135,7 +135,7 @@ class _Loop:
     since: float | None = None
 
     def wait(self, now: float) -> None:
-        """A loop waits for a slot only with a job in hand, and with room in its own cap."""
+        """Start the wait of a loop that has popped a job and has room under its own cap."""
         if not self.line or self.running >= self.most:
             self.since = None
         elif self.since is None:
@@ -143,7 +143,7 @@ class _Loop:
 
 
 class ReservedSlots(Discipline):
-    """Two loops, one for high and one for all else, which may hold six of the slots. Who waited longer is next."""
+    """Two loops: one for high, and one for other lanes with at most six slots. The one that waited longer is next."""
 
     name = "two of eight reserved, two loops"
 
@@ -212,7 +212,7 @@ class DurationLadder(Discipline):
         self.running[work.number] = job
 
     def make_room(self, now: float) -> None:
-        """Cut down elastic jobs for the first in the queue; where that does not help, pass over its rung."""
+        """Lower elastic jobs for the first job of the queue. If that frees no slot, skip the rung of that job."""
         passed_over = len(self.LIMITS)
         while True:
             rungs = [rung for rung in range(passed_over) if self._lines[rung]]
@@ -256,7 +256,7 @@ def _first(line: Line) -> tuple[float, int]:
 
 
 class LeastLoadedQueue(Discipline):
-    """Twenty queues that take turns. A job goes to the one with the least in it, a batch as a whole."""
+    """Twenty queues that take turns. A job, or a whole batch, joins the shortest queue."""
 
     name = "20 queues, a batch to one"
 

@@ -1,4 +1,4 @@
-"""Runs a workload through the real thing: the policy, its clocks and a store, with one worker, on a virtual clock."""
+"""Runs a workload with the real policy and the memory store: one worker on a virtual clock."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ LONGEST_MS = 7 * 24 * 3_600_000  # The worker's lease outlasts every run.
 
 
 def play(policy: Policy, works: Sequence[Work]) -> list[float]:
-    """Run a workload through a policy; give how long each job waited, in the order of the workload."""
+    """Run a workload under a policy. Return the seconds that each job waited, in the order of the workload."""
     return asyncio.run(Player(policy, works).play())
 
 
 class Player:
-    """One worker, which plans as a worker's feed does: by the picture that came with its last exchange."""
+    """One worker, which plans as a job source does: from the snapshot of its last exchange."""
 
     def __init__(self, policy: Policy, works: Sequence[Work]) -> None:
         self.policy = policy
@@ -72,7 +72,7 @@ class Player:
         await self.store.submit([job])
 
     async def _exchange(self, *finished: Report) -> None:
-        """Hand in what has ended and claim for the free slots; once more if there was a class it did not know of."""
+        """Report ended jobs and claim for the free slots. Claim again if the snapshot has a new class."""
         while (free := SLOTS - len(self._running)) > 0:
             chosen = plan(
                 self._snapshot,

@@ -1,4 +1,4 @@
-"""Workloads run through disciplines, each once however many tests ask for it."""
+"""Runs of workloads under disciplines. Tests share them, and each run is made once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OTHERS = {discipline.name: discipline for discipline in DISCIPLINES}
 
 
 class Setting(NamedTuple):
-    """Which workload."""
+    """The settings of a workload."""
 
     hours: int
     seed: int
@@ -34,7 +34,7 @@ class Setting(NamedTuple):
 
 
 class Runs:
-    """What came of all runs so far."""
+    """The waits of all runs so far."""
 
     def __init__(self) -> None:
         self._done: dict[tuple[str, Setting], Waits] = {}
@@ -51,7 +51,7 @@ class Runs:
         return self._done[discipline, setting]
 
     def tables(self) -> Iterator[str]:
-        """Write all that was run: a table for each length, with its seeds together."""
+        """Yield a table of all runs for each length of workload, with its seeds together."""
         for hours, flood in sorted({(setting.hours, setting.flood) for _, setting in self._done}):
             rows: dict[str, list[Waits]] = {}
             seeds: set[int] = set()

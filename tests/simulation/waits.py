@@ -10,7 +10,7 @@ Waits = Mapping[str, Sequence[float]]  # By group: how long its jobs waited, in 
 
 
 def by_group(works: Sequence[Work], waits: Sequence[float]) -> dict[str, list[float]]:
-    """Sort waits by who waited; groups that had no job are left out."""
+    """Return the waits of each group that had jobs."""
     grouped: dict[str, list[float]] = {}
     for name, belongs in GROUPS.items():
         found = [wait for work, wait in zip(works, waits, strict=True) if belongs(work)]
@@ -20,7 +20,7 @@ def by_group(works: Sequence[Work], waits: Sequence[float]) -> dict[str, list[fl
 
 
 def together(runs: Iterable[Waits]) -> dict[str, list[float]]:
-    """Put the waits of several runs together."""
+    """Return the waits of several runs as those of one."""
     whole: dict[str, list[float]] = {}
     for run in runs:
         for name, waits in run.items():
@@ -29,7 +29,7 @@ def together(runs: Iterable[Waits]) -> dict[str, list[float]]:
 
 
 def quantile(waits: Sequence[float], part: float) -> float:
-    """Return the wait that this part of the jobs did not exceed."""
+    """Return the wait that this share of the jobs did not exceed."""
     return sorted(waits)[min(len(waits) - 1, int(part * len(waits)))]
 
 
@@ -38,7 +38,7 @@ def p99(waits: Sequence[float]) -> float:
 
 
 def table(rows: Mapping[str, Waits]) -> str:
-    """Write waits as a table: p50 / p95 / p99 of each group in seconds, one discipline a row."""
+    """Return a table of waits: p50 / p95 / p99 of each group in seconds, one row a discipline."""
     names = list(next(iter(rows.values())))
     lines = [["", *names], ["---"] * (1 + len(names))]
     lines += [[discipline, *(_spread(waits[name]) for name in names)] for discipline, waits in rows.items()]

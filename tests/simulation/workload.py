@@ -25,7 +25,7 @@ FLOODER = "flood"
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One job to come: when, whose, and how long it will take. All times are seconds from the start."""
+    """One job of a workload: its arrival, lane, tenant and length. All times are seconds from the start."""
 
     number: int
     task: str
@@ -47,7 +47,7 @@ class _Stream(NamedTuple):
 
 
 class _Burst(NamedTuple):
-    """Many jobs within a short time, again and again."""
+    """Many jobs within a short time, repeated."""
 
     every: int
     first: int
@@ -75,7 +75,7 @@ _FLOOD = _Burst(10**9, HOUR, 1_500, 60, "low", FLOODER, "report")
 
 
 def make_workload(seed: int, hours: int, *, flood: bool = False) -> list[Work]:
-    """Make the jobs of this many hours, in the order in which they come. The same seed gives the same jobs."""
+    """Return the jobs of this many hours, in the order of arrival. Equal seeds give equal jobs."""
     source = _Source(seed, until=hours * HOUR)
     for stream in _STREAMS:
         source.add_stream(stream)
@@ -85,7 +85,7 @@ def make_workload(seed: int, hours: int, *, flood: bool = False) -> list[Work]:
 
 
 def expected_seconds(works: Sequence[Work]) -> dict[str, float]:
-    """Return the mean length of each task's jobs: what an observer would know who has seen enough of them."""
+    """Return the mean length of each task's jobs, as learned from many of them."""
     lengths: dict[str, list[float]] = {}
     for work in works:
         lengths.setdefault(work.task, []).append(work.seconds)
@@ -93,7 +93,7 @@ def expected_seconds(works: Sequence[Work]) -> dict[str, float]:
 
 
 class _Source:
-    """Draws jobs from one random source. What is drawn, and in which order, makes the workload: it must not change."""
+    """Draws jobs from one random source. The order of draws must not change, because it defines the workload."""
 
     def __init__(self, seed: int, *, until: int) -> None:
         self.works: list[Work] = []
@@ -120,7 +120,7 @@ class _Source:
         self.works.append(Work(len(self.works), task, lane, tenant, rung, seconds, arrives, batch))
 
     def _length(self, task: str) -> tuple[float, str]:
-        """Draw every length, used or not, so that all jobs take equally much from the random source."""
+        """Draw every length, used or not, so that each job takes equally many numbers from the random source."""
         short = min(max(self._random.expovariate(1 / 1.2), 0.05), LADDER["fast"])
         long = self._random.uniform(10, 30)
         middle = self._random.uniform(3, 10)
