@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from celery import Celery
+from celery import Celery  # type: ignore[import-untyped]
 from kombu.entity import Queue
 
 from benchmarks.machine import cpu_seconds
@@ -44,7 +44,7 @@ def make(kind: str, broker: str) -> Celery:
     if kind == "ours":
         install(app)
     elif kind != "plain":
-        app.conf.task_queues = [Queue(name, routing_key=name) for name in QUEUES]
+        app.conf.task_queues = [Queue(name, routing_key=name) for name in QUEUES]  # type: ignore[no-untyped-call]
 
     def nothing(number: int) -> int:
         return number

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from celery import Celery
+from celery import Celery  # type: ignore[import-untyped]
 
 from benchmarks.celery import ROOT, Cost, report
 from benchmarks.machine import cpu_seconds, tree

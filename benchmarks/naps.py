@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from benchmarks.jobs import NAP
 from benchmarks.run import Run
+from benchmarks.stand import Stand
 
 PART = "naps"
 NAPS, SLOTS = 2_000, 100
+
+
+def _all_done(stand: Stand) -> bool:
+    return stand.done() >= NAPS
 
 
 def measure_naps(run: Run) -> None:
@@ -22,5 +29,5 @@ def measure_naps(run: Run) -> None:
                     stand.ask("naps", count=NAPS, patience=120)
                     stand.start_worker("naps")
                     stand.need(stand.all_at_work, "the worker runs jobs")
-                    stand.wait(lambda stand=stand: stand.done() >= NAPS, 4 if run.quick else 12)
+                    stand.wait(partial(_all_done, stand), 4 if run.quick else 12)
                     run.keep(contender, "naps", stand.done() * NAP / SLOTS / stand.nap_seconds())
