@@ -33,7 +33,7 @@ class Ordering:
         self._tx = tx
         self._clocks: dict[int, int | None] = {}  # By class: its clock, or None if it is not fair.
         self._last: dict[tuple[int, str], int | None] = {}
-        self._read: dict[int, Any] = {}  # By class: what the transaction keeps for the last keys of other tenants.
+        self._read: dict[int, Any] = {}  # By class: what ``Transaction.last_key`` has read, for the next tenants.
         self._plain: dict[int, tuple[int, int]] = {}  # By class that is not fair: the first and last place.
 
     def sharers(self) -> dict[int, list[str]]:
