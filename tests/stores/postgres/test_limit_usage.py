@@ -8,6 +8,7 @@ from headway.core.policy.document import Keep, Ladder, LimitRule, Policy, Reserv
 from headway.core.policy.ladder import Preemption
 from headway.core.policy.retry import Raised
 from headway.policy_store.rule_documents import write_rules
+from headway.stores.postgres.statements import FUNCTIONS_VERSION
 from tests.conformance.builders import BOOM, a_job, claim, end, register, submit
 from tests.stores.postgres.conftest import OpenStore, Outside
 
@@ -58,6 +59,25 @@ async def test_the_starts_of_a_rate_are_not_counted_as_running_jobs(
     leases = await claim(store, free=3)
     assert len(leases) == min(3, concurrency)
     assert await _counted(outside, schema) == {"account=1": len(leases)}
+
+
+async def test_new_keys_are_counted_without_a_look_at_all_other_keys(
+    open_url: OpenStore, url: str, schema: str, outside: Outside
+) -> None:
+    store = await open_url(url)
+    await outside.execute(f"ALTER TABLE {schema}.limit_usage SET (autovacuum_enabled = off)")
+    await outside.execute(f"INSERT INTO {schema}.limit_usage SELECT 1, 'old=' || i, 1 FROM generate_series(1, 3000) i")
+    read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE schemaname = $1 AND relname = $2"
+    async with outside.transaction():
+        before = await outside.fetchval(read, schema, "limit_usage")
+        await outside.execute(
+            f"SELECT {schema}.count_usage_{FUNCTIONS_VERSION}(1, $1, $2)", ["old=1", "new=1", "new=2"], [1, 1, 1]
+        )
+        assert await outside.fetchval(read, schema, "limit_usage") - before == 2
+    found = await outside.fetch(
+        f"SELECT limit_key, count FROM {schema}.limit_usage WHERE limit_key IN ('old=1', 'old=2', 'new=1', 'new=2')"
+    )
+    assert dict(map(tuple, found)) == {"old=1": 2, "old=2": 1, "new=1": 1, "new=2": 1}
 
 
 async def _counted(outside: Outside, schema: str) -> dict[str, int]:

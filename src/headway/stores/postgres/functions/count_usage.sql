@@ -20,7 +20,8 @@ BEGIN
     IF known < cardinality(change.keys) THEN
       INSERT INTO {schema}.limit_usage (namespace_id, limit_key, count)
       SELECT ns, d.key, change.delta FROM unnest(change.keys) d (key)
-       WHERE NOT EXISTS (SELECT FROM {schema}.limit_usage u WHERE u.namespace_id = ns AND u.limit_key = d.key);
+       WHERE NOT EXISTS (SELECT FROM {schema}.limit_usage u
+                          WHERE u.namespace_id = ns AND u.limit_key = d.key OFFSET 0);
     END IF;
   END LOOP;
 END $$;
