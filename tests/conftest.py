@@ -8,7 +8,6 @@ import gc
 import hashlib
 import logging
 import os
-import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
@@ -128,12 +127,8 @@ def _server_folder(name: str) -> Path:
 
 
 def _started(server: AnyServer) -> AnyServer:
-    def end() -> None:
-        server.stop()
-        shutil.rmtree(server.folder, ignore_errors=True)
-
     server.start()
-    atexit.register(end)
+    atexit.register(server.discard)
     return server
 
 

@@ -14,6 +14,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -46,6 +47,38 @@ def _ports() -> Iterator[int]:
             yield port
 
 
+# Reads "PID SIGNAL" when a server starts and "PID" when it has ended, until the process that writes has ended.
+_WATCHER = """
+import os, sys
+running = {}
+for line in sys.stdin:
+    pid, *number = map(int, line.split())
+    if number:
+        running[pid] = number[0]
+    else:
+        running.pop(pid, None)
+for pid, number in running.items():
+    for each in (number, %d):
+        try:
+            os.kill(pid, each)
+        except ProcessLookupError:
+            pass
+"""
+
+
+@functools.cache
+def _watcher() -> subprocess.Popen[str]:
+    """Start a process that ends the servers of this process after it, because a killed process cannot do that."""
+    command = [sys.executable, "-I", "-S", "-c", _WATCHER % signal.SIGCONT]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, text=True, bufsize=1, start_new_session=True)
+
+
+def _tell_watcher(*numbers: int) -> None:
+    stdin = _watcher().stdin
+    assert stdin is not None
+    stdin.write(" ".join(map(str, numbers)) + "\n")
+
+
 class Server:
     """A server process on a port of its own, which can be started, killed, frozen and started again."""
 
@@ -73,6 +106,7 @@ class Server:
                 self._command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, **_unprivileged()
             )
         self._process = process
+        _tell_watcher(process.pid, self._kill_signal)
         wait_for(self._answers, f"{type(self).__name__} on port {self.port}", self)
 
     def stop(self) -> None:
@@ -82,6 +116,11 @@ class Server:
     def kill(self) -> None:
         """Kill the server, which is as close to a power failure as a process can get."""
         self._end(signal.SIGKILL)
+
+    def discard(self) -> None:
+        """Stop without saving anything, and remove the folder."""
+        self._end(self._kill_signal)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def freeze(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)
@@ -94,6 +133,7 @@ class Server:
         return self._process is not None and self._process.poll() is None
 
     _stop_signal = signal.SIGTERM
+    _kill_signal = signal.SIGKILL  # What ends the server at once, whatever it does.
 
     def _end(self, number: int) -> None:
         if self._process is not None:
@@ -101,6 +141,7 @@ class Server:
                 self._process.send_signal(number)
                 self._process.send_signal(signal.SIGCONT)
             self._process.wait(PATIENCE)
+            _tell_watcher(self._process.pid)
             self._process = None
 
     def _prepare(self) -> None: ...
@@ -357,6 +398,7 @@ class Postgres(Server):
     """A PostgreSQL server. Without ``durable`` it skips syncs, which only matter if the machine itself stops."""
 
     _stop_signal = signal.SIGINT
+    _kill_signal = signal.SIGQUIT  # The processes of its sessions end with it, and so does its shared memory.
 
     def __init__(self, folder: Path, *, durable: bool = False, port: int | None = None, **settings: str) -> None:
         super().__init__(folder, port)
@@ -373,7 +415,7 @@ class Postgres(Server):
 
     def stop_immediately(self) -> None:
         """Stop without a checkpoint, so that the next start recovers committed data from the log."""
-        self._end(signal.SIGQUIT)
+        self._end(self._kill_signal)
 
     def _prepare(self) -> None:
         _hand_over(self.folder)

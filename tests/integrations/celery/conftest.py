@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,13 +24,8 @@ MakeApp = Callable[..., Celery]
 @functools.cache
 def _server() -> Valkey:
     server = Valkey(Path(tempfile.mkdtemp(prefix="headway-celery-")), 'save ""')
-
-    def end() -> None:
-        server.stop()
-        shutil.rmtree(server.folder, ignore_errors=True)
-
     server.start()
-    atexit.register(end)
+    atexit.register(server.discard)
     return server
 
 
