@@ -7,7 +7,7 @@ from typing import Any
 
 from headway.client.app import Middleware
 from headway.client.context import Context
-from headway.worker.executors.process import Encoded
+from headway.worker.outcomes import Encoded
 
 
 async def plain_value(call: Awaitable[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Turns what a task returned or raised into an ending that core understands."""
+"""Decides how an attempt ended, from what its task returned or raised and why the job was stopped."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import asyncio
 import concurrent.futures
 import threading
 import traceback
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import headway
-from headway.client.codec import encode_result
+from headway.client.codec import decode_result, encode_result
+from headway.client.context import NOTHING
 from headway.client.options import Retry
 from headway.client.task import Task
 from headway.core import errors
 from headway.core.errors import MESSAGE_MAX, TRACEBACK_MAX, JobError, PayloadError, cut_middle
-from headway.core.policy.retry import DELAY_MS_MAX, Ending, Raised, Returned, Snoozed, Stopped
+from headway.core.policy.retry import DELAY_MS_MAX, Ending, Raised, Released, Returned, Snoozed, Stopped, TimedOut
+from headway.worker.active_job import ActiveJob
+from headway.worker.slot_table import Stop
 
 # Frames that lead from a worker to a task. The demo tasks are tasks like any other.
 _LEADING = tuple(
@@ -35,6 +39,50 @@ class TaskFailed(Exception):
     def __init__(self, ending: Ending) -> None:
         super().__init__()
         self.ending = ending
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A result that the job's process has encoded. The runner decodes it only for a middleware or a listener."""
+
+    payload: bytes | None
+    error: str | None
+
+    def value(self) -> Any:
+        return decode_result(self.payload)
+
+
+def ending_of_value(job: ActiveJob, value: Any, largest: int) -> Returned:
+    """Return the ending of a job whose task returned. A process has already encoded the value."""
+    if isinstance(value, Encoded):
+        return Returned(value.payload, value.error)
+    return returned(value, job.task, largest)
+
+
+def ending_of_error(job: ActiveJob, error: BaseException, largest: int) -> Ending | None:
+    """Return the ending of a job whose task raised, with the partial result it handed in."""
+    if job.stop is Stop.LOST:
+        return None  # The lease is lost, so the store would refuse a report.
+    if isinstance(error, asyncio.CancelledError):
+        if job.stop is Stop.CANCEL:
+            return Stopped()
+        if job.stop is Stop.DRAIN:
+            return Released("drained")
+    ending = raised(error, job.task)
+    if isinstance(ending, Raised) and job.context.kept is not NOTHING:
+        return replace(ending, partial=ending_of_value(job, job.context.kept, largest).result)
+    return ending
+
+
+def ending_of_timeout(job: ActiveJob, ending: Ending | None, largest: int) -> TimedOut:
+    """Return the ending of a job that ran out of time, with the partial result it handed in."""
+    seconds, rule, partial = job.lease.limit_ms / 1_000, job.lease.retry, None
+    if isinstance(ending, Returned) and rule is not None and rule.on_stop == "partial":
+        partial = ending.result  # The task returned after it was asked to stop.
+    elif job.context.kept is not NOTHING:
+        partial = ending_of_value(job, job.context.kept, largest).result
+    error = JobError("TimeoutError", f"time limit ({seconds:g} s)", retriable=not job.task.gives_up_on_timeouts)
+    return TimedOut(error, partial)
 
 
 def returned(value: Any, task: Task[Any, Any, Any], largest: int) -> Returned:

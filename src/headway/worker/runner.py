@@ -36,18 +36,16 @@ from headway.stores.base import Progress, Store, Subscription
 from headway.version import __version__
 from headway.worker import control, session_transport
 from headway.worker.active_job import ActiveJob
-from headway.worker.attempt_ending import ending_of_error, ending_of_timeout, ending_of_value
 from headway.worker.backend.base import Backend, JobSource, LeaseTimes
 from headway.worker.backend.store import StoreBackend
 from headway.worker.claimer import Claimer
 from headway.worker.context_runtime import WorkerRuntime
-from headway.worker.executors.process import Encoded
 from headway.worker.executors.table import ExecutorConfig, make_executors
 from headway.worker.inline_batching import TaskBatcher
 from headway.worker.job_log import JobLog
 from headway.worker.manifest import manifest, warn_of_durations, warn_of_fair_by, warn_of_threads
 from headway.worker.middleware import call_inside, plain_value
-from headway.worker.outcomes import TaskFailed
+from headway.worker.outcomes import Encoded, TaskFailed, ending_of_error, ending_of_timeout, ending_of_value
 from headway.worker.program_output import OutputWriter
 from headway.worker.recycling import MIB, TOO_LOW, ChildBounds, RunnerUse
 from headway.worker.slot_table import SlotTable, Stop

@@ -12,10 +12,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from headway.client.codec import decode_result
 from headway.core.errors import HeadwayError, JobError, StepError
 from headway.core.log_event import LogEvent
 from headway.core.policy.retry import Crashed, Raised, Snoozed
@@ -25,7 +23,7 @@ from headway.runtime.os_support import SUPERVISOR
 from headway.worker.active_job import ActiveJob
 from headway.worker.executors import wire
 from headway.worker.executors.base import Executor
-from headway.worker.outcomes import TaskFailed, to_ms
+from headway.worker.outcomes import Encoded, TaskFailed, to_ms
 from headway.worker.recycling import MIB, TOO_LOW, ChildBounds, replaceable_after
 from headway.worker.slot_table import Stop
 
@@ -315,14 +313,3 @@ def _outcome(ended: wire.JobEnd) -> Any:
             raise TaskFailed(Raised(error, after_ms=to_ms(ended.seconds)))
         case _:
             raise TaskFailed(Raised(error))
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """A result that the job's process has encoded. The runner decodes it only for a middleware or a listener."""
-
-    payload: bytes | None
-    error: str | None
-
-    def value(self) -> Any:
-        return decode_result(self.payload)
