@@ -8,7 +8,7 @@ import inspect
 import math
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -18,9 +18,10 @@ from uuid import UUID
 import msgspec
 
 from headway.client.options import Dependency
-from headway.core.errors import BadArguments, PayloadError, PayloadTooLarge
-from headway.core.job import PAYLOAD_VERSION
+from headway.core.errors import BadArguments, PayloadError, PayloadTooLarge, UpstreamFailed
+from headway.core.job import PAYLOAD_VERSION, State
 from headway.core.suggest import did_you_mean, shown
+from headway.core.workflow import Upstream, is_batch
 
 REFERENCES_VERSION = (
     b"\x02"  # The first byte of a payload in which ``{"$out": n}`` stands for the n-th source's result.
@@ -357,17 +358,34 @@ def names_server(payload: bytes) -> bool:
     return SESSION in msgspec.json.decode(payload_body(payload), type=dict[str, msgspec.Raw])
 
 
-def fill_references(payload: bytes, results: Callable[[int], Any]) -> bytes:
-    """Return a payload with the results of a job's sources in the place of ``{"$out": n}``."""
+def has_inputs(payload: bytes) -> bool:
+    """Return whether arguments contain results of other jobs, which ``fill_inputs`` puts in."""
+    return payload[:1] == REFERENCES_VERSION
+
+
+def fill_inputs(payload: bytes, upstreams: Sequence[Upstream]) -> bytes:
+    """Return arguments with the results of other jobs. Raises ``UpstreamFailed`` for a job that has none."""
 
     def filled(value: Any) -> Any:
         if isinstance(value, dict):
             if value.keys() == {"$out"} and isinstance(value["$out"], int):
-                return results(value["$out"])
+                return _input_of(upstreams[value["$out"]])
             return {key: filled(item) for key, item in value.items()}
         return [filled(item) for item in value] if isinstance(value, list) else value
 
     return PAYLOAD_VERSION + _encoder.encode(filled(_plain_decoder.decode(payload_body(payload))))
+
+
+def _input_of(upstream: Upstream) -> Any:
+    """Return the result of a job. The results of a batch are its id: the task reads them in pages."""
+    if is_batch(upstream.source):
+        return {"batch_id": upstream.source}
+    if upstream.state is not State.COMPLETED:
+        raise UpstreamFailed(
+            f"an argument is the result of job {upstream.source}, which ended as {upstream.state or 'unknown'}",
+            job_id=upstream.source,
+        )
+    return None if upstream.result is None else raw_payload(upstream.result)
 
 
 def payload_body(payload: bytes) -> bytes | memoryview:

@@ -19,7 +19,7 @@ from typing import (
     overload,
 )
 
-from headway.client.codec import REFERENCES_VERSION, Signature, read_payload, result_type
+from headway.client.codec import Signature, has_inputs, read_payload, result_type
 from headway.client.context import Context, current, inline_lease
 from headway.client.invoke import invoke_async, invoke_plain, run_on_loop
 from headway.client.job import Job
@@ -112,7 +112,7 @@ class Call(NamedTuple, Generic[R]):
 
     def _new_job(self, terms: JobTemplate) -> NewJob:
         payload = self.new.payload
-        if payload.startswith(REFERENCES_VERSION):
+        if has_inputs(payload):
             return terms.new_job(self.values or {}, payload)._replace(job_id=self.new.job_id)
         values = self.task.signature.decode(payload)[1] if self.values is None else self.values
         return terms.new_job(values)._replace(job_id=self.new.job_id)

@@ -9,8 +9,7 @@ from typing import Any
 
 from headway.client.app import Headway
 from headway.client.client import Client
-from headway.client.codec import read_payload
-from headway.client.inputs import has_inputs
+from headway.client.codec import has_inputs, read_payload
 from headway.client.job import Job
 from headway.client.task import Task
 from headway.core.cron import next_tick, parse_cron

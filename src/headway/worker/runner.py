@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any
 
 from headway.client.app import Headway
+from headway.client.codec import fill_inputs, has_inputs
 from headway.client.context import Context
-from headway.client.inputs import fill_inputs, has_inputs
 from headway.client.task import Task
 from headway.core.errors import StoreUnavailable
 from headway.core.lease import Lease

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from headway.client.codec import payload_body, split_server
-from headway.client.inputs import fill_inputs, has_inputs
+from headway.client.codec import fill_inputs, has_inputs, payload_body, split_server
 from headway.core.errors import JobError, PayloadError, UpstreamFailed
 from headway.core.lease import Lease
 from headway.core.policy.document import INTERACTIVE
