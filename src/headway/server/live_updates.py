@@ -11,7 +11,7 @@ from typing import Any
 
 from headway.core.errors import HeadwayError
 from headway.core.log_event import LogEvent
-from headway.server.replies import encode
+from headway.server.routing import encode
 
 log = logging.getLogger("headway.server")
 

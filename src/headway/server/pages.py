@@ -16,7 +16,7 @@ from headway.core.policy.document import Policy
 from headway.core.search import JobSearch
 from headway.observability.redaction import ArgumentRedactor
 from headway.server.problems import Problem
-from headway.server.replies import encode
+from headway.server.routing import encode
 from headway.server.serializers import task_values
 from headway.server.service import Service
 from headway.stores.base import JobQuery, next_page

@@ -25,6 +25,8 @@ SCOPED = ("unauthenticated", "forbidden", "too_many_attempts")
 UNSAFE = ("forbidden_origin", "unsupported_media_type", "too_large")
 WITH_INPUT = ("malformed", "invalid")
 
+encode = msgspec.json.Encoder().encode  # For the JSON of replies.
+
 
 class Routes:
     """A group of routes. Each must declare a scope.
@@ -151,6 +153,11 @@ def _check_names(given: Iterable[tuple[str, str]], known: Mapping[str, bool]) ->
         if name in seen and not known[name]:
             raise Problem("invalid", f"{name} is given twice; it takes one value")
         seen.add(name)
+
+
+def reply(values: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return a JSON reply."""
+    return Response(encode(values), status, headers, "application/json")
 
 
 def check_depth(body: bytes) -> None:

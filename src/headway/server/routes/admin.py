@@ -19,8 +19,7 @@ from headway.security.audited_store import audited, paused_values
 from headway.server.auth import Scope
 from headway.server.pages import NameCursor, Page, bad_cursor, named_page, read_name, write_name
 from headway.server.problems import Problem
-from headway.server.replies import encode, reply
-from headway.server.routing import Routes, caller_of
+from headway.server.routing import Routes, caller_of, encode, reply
 from headway.server.schemas import operations
 from headway.server.serializers import worker_values
 from headway.server.service import service_of

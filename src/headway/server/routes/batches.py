@@ -18,9 +18,8 @@ from headway.security.audited_store import audited
 from headway.server.auth import Scope, tenant_for
 from headway.server.graph_request import find_batch, may_refer
 from headway.server.pages import PAGE, Cursor, Page, PageLimit, read_cursor
-from headway.server.replies import reply
 from headway.server.routes.tasks import operator_of, submit_one, submitted_values
-from headway.server.routing import Routes, caller_of
+from headway.server.routing import Routes, caller_of, reply
 from headway.server.schemas import rest
 from headway.server.schemas.batches import (
     BatchGraph,

@@ -23,8 +23,7 @@ from headway.maintenance.bulk import (
 from headway.server.auth import Principal, Scope, require
 from headway.server.pages import PAGE, Page, PageLimit
 from headway.server.problems import Problem
-from headway.server.replies import reply
-from headway.server.routing import Routes, caller_of
+from headway.server.routing import Routes, caller_of, reply
 from headway.server.schemas.dashboard import BulkFields, BulkOperation, BulkPage, BulkPreview, BulkRequest, BulkStarted
 from headway.server.service import service_of
 

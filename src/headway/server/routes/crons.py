@@ -15,8 +15,7 @@ from headway.security.audited_store import audited
 from headway.server.auth import Scope
 from headway.server.pages import NameCursor, named_page, read_name
 from headway.server.problems import Problem
-from headway.server.replies import reply
-from headway.server.routing import Routes, caller_of
+from headway.server.routing import Routes, caller_of, reply
 from headway.server.schemas import operations
 from headway.server.schemas.dashboard import CronStarted, CronState
 from headway.server.service import service_of

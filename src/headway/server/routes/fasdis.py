@@ -12,9 +12,8 @@ from headway.core.job import JobRecord, State
 from headway.core.timestamps import write_moment
 from headway.server.auth import Scope
 from headway.server.problems import Problem
-from headway.server.replies import reply
 from headway.server.routes.task_lookup import TaskId, find
-from headway.server.routing import Routes, caller_of
+from headway.server.routing import Routes, caller_of, reply
 from headway.server.schemas.rest import Body, Name, NewTask
 from headway.server.service import service_of
 from headway.server.submit import SUBMIT_PROBLEMS, make_call, submit

@@ -8,8 +8,7 @@ from starlette.responses import Response
 from headway.metrics.export import render
 from headway.server.auth import Scope
 from headway.server.problems import Problem
-from headway.server.replies import reply
-from headway.server.routing import Routes
+from headway.server.routing import Routes, reply
 from headway.server.schemas.rest import HealthReply, Readiness
 from headway.server.service import service_of
 

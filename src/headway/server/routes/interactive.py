@@ -15,9 +15,8 @@ from headway.observability.traces import taken_trace
 from headway.protocol.sessions import PATH, RESUME
 from headway.server.auth import Principal, Scope, authorise, refuse_socket, subprotocol_of, tenant_for, ticket_for
 from headway.server.problems import Problem, problem_of
-from headway.server.replies import encode, reply
 from headway.server.routes.streams import NOT_FOUND, TICKET_SECONDS
-from headway.server.routing import Routes, caller_of, check_depth, read_json
+from headway.server.routing import Routes, caller_of, check_depth, encode, read_json, reply
 from headway.server.schemas.rest import TicketReply
 from headway.server.service import Service, service_of
 from headway.server.sessions.admission import SessionDenied

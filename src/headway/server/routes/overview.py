@@ -15,8 +15,7 @@ from headway.estimates.scaling import advise_slots, read_within
 from headway.server.auth import Scope
 from headway.server.forecast import ForecastComparison
 from headway.server.pages import Cursor, Page, PageLimit, read_cursor
-from headway.server.replies import encode, reply
-from headway.server.routing import Routes, caller_of
+from headway.server.routing import Routes, caller_of, encode, reply
 from headway.server.schemas import rest
 from headway.server.schemas.dashboard import (
     ForecastReply,

@@ -16,8 +16,7 @@ from headway.policy_store.versions import PolicyVersion, apply_policy, current_v
 from headway.security.audited_store import audited
 from headway.server.auth import Scope
 from headway.server.pages import PAGE, Cursor, Page, PageLimit, read_cursor
-from headway.server.replies import reply
-from headway.server.routing import Routes, caller_of
+from headway.server.routing import Routes, caller_of, reply
 from headway.server.schemas.operations import PolicyChecked, PolicyReply, PolicyVersions, Rollback
 from headway.server.schemas.rest import NUMBER_MAX
 from headway.server.service import service_of

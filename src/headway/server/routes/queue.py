@@ -17,9 +17,8 @@ from headway.security.audited_store import audited
 from headway.server.auth import Principal, Scope, tenant_for
 from headway.server.pages import PAGE, Cursor, PageLimit, read_end_cursor, task_page
 from headway.server.problems import Problem
-from headway.server.replies import reply
 from headway.server.routes.task_lookup import Include, TaskId, find, owned, read_include
-from headway.server.routing import Routes, caller_of
+from headway.server.routing import Routes, caller_of, reply
 from headway.server.schemas import rest
 from headway.server.schemas.dashboard import DeadLetterGroups
 from headway.server.service import Service, service_of

@@ -26,8 +26,7 @@ from headway.metrics.series import (
 )
 from headway.server.auth import Scope
 from headway.server.problems import Problem
-from headway.server.replies import reply
-from headway.server.routing import Routes
+from headway.server.routing import Routes, reply
 from headway.server.schemas import rest
 from headway.server.schemas.dashboard import SeriesReply
 from headway.server.service import service_of

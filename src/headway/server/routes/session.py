@@ -9,8 +9,7 @@ from headway.core.timestamps import write_moment
 from headway.security.browser_sessions import SESSION_MS
 from headway.server.auth import COOKIE, SECURE_COOKIE, Principal, Scope, authenticate, check_token, cookie_of
 from headway.server.problems import Problem
-from headway.server.replies import reply
-from headway.server.routing import Routes
+from headway.server.routing import Routes, reply
 from headway.server.schemas.dashboard import SessionInfo, SignIn
 from headway.server.service import service_of
 

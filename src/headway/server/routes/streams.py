@@ -19,9 +19,8 @@ from headway.runtime.bounded_wait import end_tasks
 from headway.server.auth import Principal, Scope, authorise, refuse_socket, subprotocol_of, ticket_for
 from headway.server.event_stream import StreamItem, follow, knows_end, read_place, write_place
 from headway.server.problems import Problem, problem_of
-from headway.server.replies import encode, reply
 from headway.server.routes.task_lookup import TaskId, find
-from headway.server.routing import Routes, caller_of
+from headway.server.routing import Routes, caller_of, encode, reply
 from headway.server.schemas.rest import TicketReply
 from headway.server.serializers import ending_values, estimate_values
 from headway.server.service import Service, service_of

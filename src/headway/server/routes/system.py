@@ -9,8 +9,7 @@ from starlette.responses import Response
 
 from headway.client.health_checks import examine, recovery
 from headway.server.auth import Scope
-from headway.server.replies import reply
-from headway.server.routing import Routes
+from headway.server.routing import Routes, reply
 from headway.server.schemas.dashboard import SystemReply
 from headway.server.service import service_of
 from headway.version import __version__

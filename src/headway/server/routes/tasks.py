@@ -20,9 +20,8 @@ from headway.server.dry_run import dry_run as preview_task
 from headway.server.graph_request import may_refer
 from headway.server.pages import PAGE, Cursor, PageLimit, named_tasks, read_cursor, search_page, task_page
 from headway.server.problems import Problem
-from headway.server.replies import reply
 from headway.server.routes.task_lookup import Include, Redact, TaskId, find, owned, read_include
-from headway.server.routing import Routes, caller_of
+from headway.server.routing import Routes, caller_of, reply
 from headway.server.schemas import rest
 from headway.server.serializers import estimate_values, task_values, waited_seconds
 from headway.server.service import service_of

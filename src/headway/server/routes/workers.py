@@ -48,8 +48,7 @@ from headway.server.gateway.declaration import check_tasks, new_worker
 from headway.server.gateway.handout import hand_out
 from headway.server.messages import as_message, read_message
 from headway.server.problems import Problem
-from headway.server.replies import reply
-from headway.server.routing import Routes, caller_of, read_json
+from headway.server.routing import Routes, caller_of, read_json, reply
 from headway.server.service import Service, service_of
 
 log = logging.getLogger("headway.server")
