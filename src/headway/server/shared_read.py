@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from headway.core.job import ClassKey
 from headway.core.policy.positions import QueuePositions
 from headway.core.snapshot import ClassView, Snapshot
 
 T = TypeVar("T")
+
+SharedView: TypeAlias = Callable[[], Coroutine[Any, Any, T]]
 
 
 class QueueView(NamedTuple):
@@ -55,3 +58,8 @@ class Coalescer(Generic[T]):
         found = await self._read()
         self._seen = asked, found
         return found
+
+
+def shared_for(seconds: float, read: Callable[[], Awaitable[T]]) -> SharedView[T]:
+    """Return a function that reads for all its callers of this many seconds at once."""
+    return partial(Coalescer(read).recent, seconds)

@@ -16,7 +16,7 @@ from headway.metrics.series import HOUR_MS, MINUTE_MS, read_series
 from headway.server.limit_values import ladder_values, limit_values
 from headway.server.overview_values import SlowFacts, overview_values
 from headway.server.serializers import worker_values
-from headway.server.shared_read import Coalescer
+from headway.server.shared_read import SharedView, shared_for
 from headway.server.tenant_values import tenant_values
 from headway.server.waiting_rows import WaitingRows
 from headway.stores.base import WAITING_COUNTED, JobQuery, QueueBreakdown
@@ -41,39 +41,20 @@ class Views:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._slow: Coalescer[SlowFacts] = Coalescer(self._read_slow)
-        self._overview: Coalescer[dict[str, Any]] = Coalescer(self._read_overview)
-        self._tenants: Coalescer[dict[str, Any]] = Coalescer(self._read_tenants)
-        self._limits: Coalescer[dict[str, Any]] = Coalescer(self._read_limits)
-        self._tenant_lanes: Coalescer[dict[str, dict[str, int]]] = Coalescer(self._read_tenant_lanes)
-        self._breakdown: Coalescer[QueueBreakdown] = Coalescer(self._read_breakdown)
-        self._dead_letters: dict[str | None, Coalescer[dict[str, Any]]] = {}
-
-    async def overview(self) -> dict[str, Any]:
-        """Return the queue as it is now."""
-        return await self._overview.recent(NOW_AGE)
-
-    async def tenants(self) -> dict[str, Any]:
-        """Return all tenants with work."""
-        return await self._tenants.recent(NOW_AGE)
-
-    async def limits(self) -> dict[str, Any]:
-        """Return the limits and the ladder."""
-        return await self._limits.recent(NOW_AGE)
+        self._slow = shared_for(SLOW_AGE, self._read_slow)
+        self.overview = shared_for(NOW_AGE, self._read_overview)  # The queue as it is now.
+        self.tenants = shared_for(NOW_AGE, self._read_tenants)  # All tenants with work.
+        self.limits = shared_for(NOW_AGE, self._read_limits)  # The limits and the ladder.
+        self.breakdown = shared_for(NOW_AGE, self._read_breakdown)  # The jobs by tenant and by limit.
+        # How many jobs wait in each lane, of the tenants with the most waiting jobs.
+        self.tenant_lanes = shared_for(SLOW_AGE, self._read_tenant_lanes)
+        self._dead_letters: dict[str | None, SharedView[dict[str, Any]]] = {}
 
     async def rows(self) -> WaitingRows:
         """Return what explains the waiting tasks of one list."""
         service = self._service
         forecast, policy, store = await service.forecast(), await service.policy(), await service.store()
         return WaitingRows(forecast, policy, (await self.breakdown()).blocked, store.diagnose_job)
-
-    async def breakdown(self) -> QueueBreakdown:
-        """Return the jobs by tenant and by limit, at most a second old."""
-        return await self._breakdown.recent(NOW_AGE)
-
-    async def tenant_lanes(self) -> dict[str, dict[str, int]]:
-        """Return how many jobs wait in each lane, of the tenants with the most waiting jobs."""
-        return await self._tenant_lanes.recent(SLOW_AGE)
 
     async def _read_tenant_lanes(self) -> dict[str, dict[str, int]]:
         store, rows = await self._service.store(), (await self.breakdown()).tenants
@@ -92,8 +73,8 @@ class Views:
         if known is None:
             if len(self._dead_letters) >= TENANTS_MAX:
                 self._dead_letters.clear()
-            known = self._dead_letters[tenant] = Coalescer(lambda: self._read_dead_letters(tenant))
-        return await known.recent(SLOW_AGE)
+            known = self._dead_letters[tenant] = shared_for(SLOW_AGE, lambda: self._read_dead_letters(tenant))
+        return await known()
 
     async def workers(self) -> dict[str, Any]:
         """Return the workers, without the tasks that they run."""
@@ -131,7 +112,7 @@ class Views:
         service = self._service
         policy, forecast = await service.policy(), await service.forecast(0.0)
         stats = await service.client.stats()
-        slow = await self._slow.recent(SLOW_AGE)
+        slow = await self._slow()
         return overview_values(stats, forecast, policy, slow, (await self.breakdown()).blocked)
 
     async def _read_tenants(self) -> dict[str, Any]:
