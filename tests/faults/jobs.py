@@ -89,6 +89,11 @@ def slow_process(seconds: float) -> str:
     return "done"
 
 
+@app.task(name="know_job", executor="process", context=True)
+def know_job(ctx: Context) -> tuple[int, str]:
+    return ctx.submitted_at, ctx.log_facts()["worker"]
+
+
 @app.task(name="spin", executor="process", timeout=1, max_retries=0)
 def spin() -> None:
     while True:

@@ -17,6 +17,14 @@ def programs(yard: Yard) -> list[int]:
     return [int(line.split()[1]) for line in yard.marks("program ")]
 
 
+def test_a_job_in_a_process_knows_when_it_was_submitted_and_which_worker_runs_it(yard: Yard) -> None:
+    yard.start()
+    job = yard.submit("know_job")
+    submitted_at, worker_id = job.result(timeout=60)
+    record = job.record()
+    assert (submitted_at, worker_id) == (record.submitted_at, record.worker_id)
+
+
 def test_programs_end_when_their_job_returns(yard: Yard) -> None:
     # W14
     yard.start()

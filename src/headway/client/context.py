@@ -137,7 +137,7 @@ class Context:
 
     @property
     def submitted_at(self) -> int:
-        """When the job was submitted. 0 in the process executor."""
+        """When the job was submitted, in milliseconds since 1970; 0 for a transient job."""
         return self._lease.submitted_at
 
     @property

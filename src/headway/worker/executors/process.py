@@ -65,7 +65,7 @@ class ProcessExecutor(Executor):
         self._busy[job] = child
         keep = False
         try:
-            ended = await child.run(wire.RunJob.of(job.lease, self._largest), job)
+            ended = await child.run(wire.RunJob(job.lease._replace(token=b""), self._largest), job)
             keep = child.alive and not child.stopping and not ended.spent
             if keep and (reason := self._reached(child, ended)):
                 keep = False

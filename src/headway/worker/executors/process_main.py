@@ -112,10 +112,11 @@ def main() -> None:
 
 
 def _run(app: Headway, run: wire.RunJob, channel: _Channel, loop: asyncio.AbstractEventLoop) -> wire.JobEnd:
-    task = app.tasks.get(run.task) or app.import_task(run.task)
+    name = run.lease.task
+    task = app.tasks.get(name) or app.import_task(name)
     try:
         if task is None:
-            raise UnknownTask(f"no task {run.task!r} in this app")
+            raise UnknownTask(f"no task {name!r} in this app")
         signal.signal(signal.SIGTERM, _interrupt)
         try:
             value = _call(task, run, channel, loop)
@@ -164,7 +165,7 @@ class _Context(Context):
 
     def __init__(self, app: Headway, run: wire.RunJob, channel: _Channel, encode: Callable[[Any], Returned]) -> None:
         super().__init__(
-            run.lease(),
+            run.lease,
             {},
             lambda _, fraction, note: channel.send(wire.JobProgress(fraction, note)),
             read_messages=self._apply_budgets,
@@ -183,7 +184,7 @@ class _Context(Context):
     def _apply_budget(self, message: Any) -> None:
         if isinstance(message, wire.BudgetChange):
             limit = message.limit_ms
-            self._lease = self._lease._replace(timeout_ms=limit)
+            self._lease = self._lease._replace(timeout_ms=limit, budget_ms=None)
             if self._budget is not None:
                 self._budget.shrink(self._started + limit / 1_000)
 
@@ -227,7 +228,7 @@ class _ProcessRuntime:
 def _call(task: Any, run: wire.RunJob, channel: _Channel, loop: asyncio.AbstractEventLoop) -> Any:
     context = _Context(task.app, run, channel, lambda value: returned(value, task, run.largest))
     current.set(context)
-    args, kwargs = task.signature.decode(run.payload)
+    args, kwargs = task.signature.decode(run.lease.payload)
     if task.options.context:
         args.insert(0, context)
     dependencies = task.signature.dependencies

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from headway.client.members import MemberPage
-from headway.core.job import JobId, RetryRule, State
+from headway.core.job import State
 from headway.core.lease import Lease
 
 HEADER = struct.Struct("!I")
@@ -29,33 +29,10 @@ class AppLoaded(msgspec.Struct, tag="ready"):
 
 
 class RunJob(msgspec.Struct, tag="run"):
-    """Run this job."""
+    """Run this job. Its lease has no token, because only the runner reports."""
 
-    job_id: str
-    task: str
-    payload: bytes
-    lane: str
-    tenant: str | None
-    trace_id: str | None
-    epoch: int
-    attempts: int
-    limit_ms: int
+    lease: Lease
     largest: int
-    batch_id: str | None = None
-    crashes: int = 0
-
-    @classmethod
-    def of(cls, lease: Lease, largest: int) -> RunJob:
-        return cls(
-            lease.job_id, lease.task, lease.payload, lease.lane, lease.tenant, lease.trace_id, lease.epoch,
-            lease.attempts, lease.limit_ms, largest, lease.batch_id, lease.crashes,
-        )  # fmt: skip
-
-    def lease(self) -> Lease:
-        return Lease(
-            JobId(self.job_id), 0, b"", self.task, self.payload, self.lane, self.tenant, self.trace_id, self.epoch,
-            self.attempts, self.crashes, 0, self.limit_ms, self.limit_ms, RetryRule(), 0, batch_id=self.batch_id,
-        )  # fmt: skip
 
 
 class JobProgress(msgspec.Struct, tag="progress"):
