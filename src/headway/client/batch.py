@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import partial
 from itertools import islice
@@ -368,10 +368,7 @@ def _parts(calls: Iterable[Call[R]]) -> Iterator[list[Call[R]]]:
 
 
 def batch_status(batch: BatchRecord) -> BatchStatus:
-    return BatchStatus(
-        batch.total, batch.held, batch.waiting, batch.running, batch.completed, batch.failed, batch.cancelled,
-        batch.ends_in, batch.status,
-    )  # fmt: skip
+    return BatchStatus(**{field.name: getattr(batch, field.name) for field in fields(BatchStatus)})
 
 
 def new_batch(name: str, key: str | None, tenant: str | None, parent: Batch[Any] | None) -> NewBatch:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from headway.core.timestamps import write_moment
-from headway.simulate.calibration import Calibration
 from headway.simulate.groups import BY, GroupFigures
 from headway.simulate.report import Comparison, FigureChange, ScenarioResult, SimulationReport
 from headway.simulate.series import series_of
@@ -29,7 +29,7 @@ def json_report(report: SimulationReport) -> dict[str, Any]:
             "left_out": dict(given.left_out),
             "ignored_columns": list(given.ignored),
         },
-        "calibration": _calibration(report.calibration),
+        "calibration": None if report.calibration is None else asdict(report.calibration),
         "policies": [_policy(report, result) for result in report.results],
         "compare": [_change(one, change) for one in report.comparisons for change in one.changes.values()],
         "gains": [_change(one, change) for one in report.comparisons for change in one.gains],
@@ -46,27 +46,6 @@ def json_report(report: SimulationReport) -> dict[str, Any]:
             }
             for result in report.results
             for promise in result.promises
-        ],
-    }
-
-
-def _calibration(found: Calibration | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    return {
-        "jobs": found.jobs,
-        "p50_error": found.p50_error,
-        "p90_error": found.p90_error,
-        "lanes": [
-            {
-                "lane": lane.lane,
-                "jobs": lane.jobs,
-                "p50": lane.p50,
-                "p90": lane.p90,
-                "replayed_p50": lane.replayed_p50,
-                "replayed_p90": lane.replayed_p90,
-            }
-            for lane in found.lanes
         ],
     }
 
@@ -94,19 +73,8 @@ def _policy(report: SimulationReport, result: ScenarioResult) -> dict[str, Any]:
 
 
 def _group(figures: GroupFigures) -> dict[str, Any]:
-    return {
-        "by": figures.by,
-        "key": figures.key,
-        "jobs": figures.jobs,
-        "p50": figures.p50,
-        "p90": figures.p90,
-        "p99": figures.p99,
-        "max": figures.max,
-        "mean": figures.mean,
-        "started_within": {str(bound): part for bound, part in figures.started_within.items()},
-        "busy": figures.busy,
-        "waiting": figures.waiting,
-    }
+    within = {str(bound): part for bound, part in figures.started_within.items()}
+    return asdict(figures) | {"started_within": within}
 
 
 def _change(comparison: Comparison, change: FigureChange) -> dict[str, Any]:

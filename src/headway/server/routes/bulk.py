@@ -142,21 +142,14 @@ def brief_values(job: JobRecord) -> dict[str, Any]:
 
 def operation_values(operation_id: str, kept: BulkRecord) -> dict[str, Any]:
     """Return an operation."""
+    names = ("action", "lane", "who", "status", "expect", "count", "visited", "changed", "error")
     return {
         "operation_id": operation_id,
-        "action": kept.action,
         "filter": kept.search,
-        "lane": kept.lane,
-        "who": kept.who,
-        "status": kept.status,
-        "expect": kept.expect,
-        "count": kept.count,
-        "visited": kept.visited,
-        "changed": kept.changed,
+        **{name: getattr(kept, name) for name in names},
         "created_at": write_moment(kept.created_at),
         "updated_at": write_moment(kept.updated_at or kept.created_at),
         "finished_at": write_moment(kept.finished_at),
-        "error": kept.error,
     }
 
 
