@@ -57,8 +57,7 @@ class QueueDepth:
             await self._all.refresh(read_stats)
             _check(self._all, len(jobs), policy.max_depth, None)
             admitted.append((self._all, len(jobs)))
-        tenants = Counter(job.tenant for job in jobs if job.tenant is not None) if policy.tenants.bounds_depth else {}
-        for tenant, number in tenants.items():
+        for tenant, number in Counter(job.tenant for job in jobs if job.tenant is not None).items():
             if most := policy.tenants.depth_of(tenant):
                 count = self._of(tenant)
                 await count.refresh(lambda tenant=tenant: store.waiting_of(tenant))  # type: ignore[misc]

@@ -239,8 +239,8 @@ class Submitter:
 
     @property
     def _bounds_depth(self) -> bool:
-        policy = self._app.policy
-        return bool(policy.max_depth) or policy.tenants.bounds_depth
+        policy = self._app.in_force.policy
+        return bool(policy.max_depth or policy.tenants.max_depth or policy.tenants.max_depths)
 
     # ------------------------------------------------------------------ steps 3 to 5
 

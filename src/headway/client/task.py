@@ -263,7 +263,7 @@ class Task(Generic[P, R, C]):
     @property
     def terms(self) -> JobTemplate:
         """The parts of a job that do not depend on its arguments, under the policy in force."""
-        if self._terms.policy is not self.app.policy:
+        if self._terms.policy is not self.app.in_force.policy:
             self._terms = JobTemplate.of(self, self._asked)
         return self._terms
 

@@ -103,11 +103,6 @@ class Tenants:
     max_depth: int = 0  # For every tenant that ``max_depths`` does not name.
     max_depths: Mapping[str, int] = field(default_factory=_none)
 
-    @property
-    def bounds_depth(self) -> bool:
-        """Return whether any tenant has a bound on its waiting jobs."""
-        return bool(self.max_depth or self.max_depths)
-
     def depth_of(self, tenant: str) -> int:
         """Return how many jobs of a tenant may wait, or 0 for any number."""
         return self.max_depths.get(tenant, self.max_depth)
