@@ -28,7 +28,7 @@ from headway.core.workflow import Graph, GraphReply
 from headway.estimates.forecaster import Forecaster
 from headway.observability.traces import shown_trace
 from headway.security.audited_store import audited
-from headway.stores.base import JobQuery, PreparedGraph, PreparedSubmit, Stats, Store
+from headway.stores.base import ExternalSubmitter, JobQuery, PreparedGraph, PreparedSubmit, Stats, Store
 from headway.stores.paging import get_in_steps, without_values
 
 log = logging.getLogger("headway.jobs")
@@ -81,17 +81,17 @@ class Client:
 
     async def prepare_submit(self, jobs: Sequence[NewJob]) -> PreparedSubmit:
         """Prepare a submit on the caller's own connection. Raises ``ConfigError`` if the store cannot do that."""
-        external = (await self.store()).abilities.external_submit
-        if external is None:
-            raise ConfigError("connection= requires the PostgreSQL store; no other store can join your transaction")
-        return await external.prepare_submit(jobs)
+        return await (await self._external()).prepare_submit(jobs)
 
     async def prepare_graph(self, graph: Graph) -> PreparedGraph:
         """Prepare a graph on the caller's own connection. Raises ``ConfigError`` if the store cannot do that."""
+        return await (await self._external()).prepare_graph(graph)
+
+    async def _external(self) -> ExternalSubmitter:
         external = (await self.store()).abilities.external_submit
         if external is None:
             raise ConfigError("connection= requires the PostgreSQL store; no other store can join your transaction")
-        return await external.prepare_graph(graph)
+        return external
 
     async def get(self, job_id: JobId) -> JobRecord:
         """Read a job. Raises ``JobNotFound``."""
