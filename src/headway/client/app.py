@@ -26,7 +26,7 @@ from headway.client.submit import FOLLOW_EVERY, Submitter
 from headway.client.task import Call, ContextTaskDecorator, Task, TaskDecorator, check_interactive
 from headway.core.cron import parse_cron
 from headway.core.errors import BadCron, ConfigError, UnknownOption, UnknownTask
-from headway.core.job import JobId, State
+from headway.core.job import State
 from headway.core.lease import Lease, Report
 from headway.core.policy.document import BUILT_IN, INTERACTIVE, Policy
 from headway.core.policy.enforced import PauseSet, pausing, resuming
@@ -363,7 +363,7 @@ class Headway:
             raise ConfigError(f"limit must be at least 0, not {limit}")
         query = JobQuery(states=read_states(status), task=name, lane=priority, tenant=tenant, limit=limit)
         found = await self.client.find(query)
-        return [self._typed(job.task, job.job_id) for job in found]
+        return [(self.tasks.get(job.task) or self).job(job.job_id) for job in found]
 
     jobs = blocking(ajobs)
 
@@ -436,10 +436,6 @@ class Headway:
     @property
     def _portal(self) -> Portal:
         return self.portal
-
-    def _typed(self, task: str, job_id: JobId) -> Job[Any]:
-        known = self.tasks.get(task)
-        return known.job(job_id) if known else self.job(job_id)
 
 
 def _check_release(settings: Settings) -> Settings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headway.client.links import Link, merge_links
+from headway.client.links import merge_links
 from headway.client.task import Call
 from headway.core.job import JobId, NewJob
 from headway.core.workflow import BATCH_PREFIX, BatchId, Edge, Graph, GraphNode, NewBatch, run_order
@@ -57,7 +57,7 @@ def _collect(calls: Sequence[Call[Any]]) -> dict[JobId, Call[Any]]:
 def make_graph(calls: Sequence[Call[Any]], jobs: Sequence[NewJob], batch_id: BatchId | None) -> Graph:
     """Return the graph of calls and their jobs. Linked calls without ``batch_id`` get a batch of their own."""
     nodes = [
-        GraphNode(job, tuple(map(_edge, call.links)) if call.links else ())
+        GraphNode(job, tuple(Edge(link.source_id, link.rule) for link in call.links) if call.links else ())
         for call, job in zip(calls, jobs, strict=True)
     ]
     create = None
@@ -72,7 +72,3 @@ def _are_linked(nodes: Sequence[GraphNode]) -> bool:
     """Return whether a node waits for another one of the same graph."""
     inner = {str(node.job.job_id) for node in nodes}
     return any(edge.source in inner for node in nodes for edge in node.after)
-
-
-def _edge(link: Link) -> Edge:
-    return Edge(link.source_id, link.rule)

@@ -134,7 +134,7 @@ class ConsoleFormatter(logging.Formatter):
             shown = f"{record.levelname.lower()}: {shown}"
         task = _printable(_safe_text(facts.pop("task", "")))
         rest = "  ".join(f"{_printable(str(key))}={_printable(_safe_text(value))}" for key, value in facts.items())
-        clock = _moment(record).astimezone().strftime("%H:%M:%S.%f")[:-3]
+        clock = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
         line = "  ".join(part for part in (clock, self._coloured(f"{shown:<14}", event), task, rest) if part)
         if record.exc_info:
             line += "".join(f"\n{_printable(text)}" for text in self.formatException(record.exc_info).splitlines())
@@ -175,10 +175,6 @@ def _printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-
-
-def _moment(record: logging.LogRecord) -> datetime:
-    return datetime.fromtimestamp(record.created, UTC)
 
 
 def fill_closed_streams() -> None:

@@ -86,7 +86,7 @@ def figures_of(
         p99,
         waits[-1] / 1_000 if waits else 0.0,
         sum(waits) / count / 1_000 if waits else 0.0,
-        {bound: _within(waits, bound * 1_000) for bound in WITHIN},
+        {bound: bisect_right(waits, bound * 1_000) / max(1, count) for bound in WITHIN},
         own_ms / busy_ms if busy_ms else 0.0,
         len(members) - count,
     )
@@ -100,7 +100,3 @@ def waits_of(members: Sequence[tuple[int, int]], outcomes: Sequence[Outcome]) ->
         if wait != NEVER:
             found.append(wait)
     return found
-
-
-def _within(ordered: Sequence[int], bound_ms: int) -> float:
-    return bisect_right(ordered, bound_ms) / len(ordered) if ordered else 0.0

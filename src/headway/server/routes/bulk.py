@@ -20,7 +20,7 @@ from headway.maintenance.bulk import (
     read_operations,
     start_operation,
 )
-from headway.server.auth import Principal, Scope, require
+from headway.server.auth import Scope, require
 from headway.server.pages import PAGE, Page, PageLimit
 from headway.server.problems import Problem
 from headway.server.routing import Routes, caller_of, reply
@@ -80,7 +80,7 @@ async def start_bulk(request: Request, wanted: BulkRequest) -> Response:
         action=wanted.action,
         search=search,
         who=caller.who,
-        group="operators" if _operates(caller) else "callers",
+        group="operators" if caller.operates or caller.open else "callers",
         tenant=caller.tenant,
         lane=wanted.lane,
         expect=wanted.expect,
@@ -151,7 +151,3 @@ def operation_values(operation_id: str, kept: BulkRecord) -> dict[str, Any]:
         "updated_at": write_moment(kept.updated_at or kept.created_at),
         "finished_at": write_moment(kept.finished_at),
     }
-
-
-def _operates(caller: Principal) -> bool:
-    return caller.operates or caller.open

@@ -81,7 +81,7 @@ def begin_chord(adoption: Adoption, header_result_args: Any, body: Any) -> bool:
         return False
     _, results = header_result_args
     opened.chords.append((body, [result_ids(result) for result in results]))
-    opened.members[_body_id(body)] = []
+    opened.members[str(body.options["task_id"])] = []
     return True
 
 
@@ -92,10 +92,6 @@ def _origin(members: Sequence[Call[Any]]) -> dict[str, Any]:
     last = members[-1]
     headers = (last.values or {})[CALL].headers
     return {"parent_id": str(last.new.job_id), "root_id": headers.get("root_id") or str(last.new.job_id)}
-
-
-def _body_id(body: Any) -> str:
-    return str(body.options["task_id"])
 
 
 def result_ids(result: Any) -> Any:

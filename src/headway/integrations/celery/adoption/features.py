@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
@@ -392,19 +392,3 @@ _BY_NAME = MappingProxyType({(feature.kind, feature.name): feature for feature i
 def find_feature(kind: FeatureKind, name: str) -> Feature | None:
     """Return what the table says of a name, or None if it does not have the name."""
     return _BY_NAME.get((kind, name))
-
-
-def with_status(status: FeatureStatus, kinds: Iterable[FeatureKind] = tuple(FeatureKind)) -> list[Feature]:
-    """Return the features of these kinds that have a status, in the order of the table."""
-    wanted = frozenset(kinds)
-    return [feature for feature in FEATURES if feature.status is status and feature.kind in wanted]
-
-
-def markdown_table() -> str:
-    """Return the table for the guide. Names with the same kind, status and note share a row."""
-    rows: dict[tuple[FeatureKind, FeatureStatus, str], list[str]] = {}
-    for feature in FEATURES:
-        rows.setdefault((feature.kind, feature.status, feature.note), []).append(f"`{feature.name}`")
-    lines = ["| where | names | status | how, or why |", "|---|---|---|---|"]
-    lines += [f"| {kind} | {', '.join(names)} | {status} | {note} |" for (kind, status, note), names in rows.items()]
-    return "\n".join(lines)

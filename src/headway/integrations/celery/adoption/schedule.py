@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
@@ -46,7 +46,7 @@ def cron_of(app: Any, name: str, when: Any) -> tuple[str, str]:
     if isinstance(when, crontab):
         return _expression(when), tz
     if type(when) is schedule:
-        return f"@every {_whole_seconds(when.run_every)}s", "UTC"
+        return f"@every {max(1, round(when.run_every.total_seconds()))}s", "UTC"
     if isinstance(when, solar):
         feature = find_feature(FeatureKind.SCHEDULE, "solar")
         raise ConfigError(f"the beat entry {name!r} is refused: {'' if feature is None else feature.note}")
@@ -54,10 +54,6 @@ def cron_of(app: Any, name: str, when: Any) -> tuple[str, str]:
         f"the beat entry {name!r} has a schedule of class {type(when).__name__}, which is neither a crontab nor an "
         "interval; keep its task on Celery, or use crontab"
     )
-
-
-def _whole_seconds(length: timedelta) -> int:
-    return max(1, round(length.total_seconds()))
 
 
 def _expression(when: crontab) -> str:

@@ -20,7 +20,7 @@ from headway.integrations.celery.adoption.queues import known_queues, routed_que
 from headway.integrations.celery.adoption.rates import rate_of
 from headway.integrations.celery.app_import import import_celery_app, load_all_tasks
 from headway.integrations.celery.check.policy_proposal import PolicyProposal, propose_policy
-from headway.integrations.celery.check.source_scan import ScanResult, Use, scan_sources
+from headway.integrations.celery.check.source_scan import Use, scan_sources
 
 UNKNOWN = "Celery has no such name; what your code does with it stays as it is"
 PICKLE = (
@@ -108,18 +108,6 @@ def check_project(project: str, folder: Path) -> ProjectReport:
     lines = [_task_line(name, queues[name], proposal.lanes[name], by_task[name]) for name in tasks]
     schedule_lines = [_schedule_line(name, entry, tasks) for name, entry in sorted(app.conf.beat_schedule.items())]
     schedule_lines += _row_lines(app, tasks, collected)
-    return _report(project, folder, lines, collected, schedule_lines, proposal, scanned)
-
-
-def _report(
-    project: str,
-    folder: Path,
-    lines: list[TaskLine],
-    collected: _Collected,
-    schedule_lines: list[ScheduleLine],
-    proposal: PolicyProposal,
-    scanned: ScanResult,
-) -> ProjectReport:
     return ProjectReport(
         project, str(folder), lines, collected.findings(), schedule_lines, proposal, scanned.files, scanned.unreadable
     )
