@@ -14,12 +14,11 @@ from headway.core.job import PAYLOAD_VERSION
 from headway.core.policy.writer import policy_data
 from headway.core.worker import TASK
 from headway.maintenance.archiver import make_archiver
-from headway.maintenance.loop import every, run_chores
+from headway.maintenance.loop import Chore, run_chores
 from headway.maintenance.standard import standard_chores
 from headway.metrics.export import collect
 from headway.metrics.recorder import MetricsRecorder
 from headway.metrics.text_format import write_text
-from headway.observability.outage import Outage
 from headway.observability.store_check import StoreCheck
 from headway.policy_store.current import READ_EVERY_IF_NOTIFIED, CurrentPolicy
 from headway.runtime.bounded_wait import end_tasks
@@ -74,7 +73,7 @@ class Parent:
         self._probes: ProbeServer | None = None
         self._check: StoreCheck | None = None
         self._opening = asyncio.Lock()
-        self._chores: list[asyncio.Task[None]] = []
+        self._chores: asyncio.Task[None] | None = None
         self._runners: list[RunnerProcess] = []
         self._group = asyncio.TaskGroup()
         self.offers: set[str] = set()
@@ -99,7 +98,7 @@ class Parent:
             raise problems.exceptions[0] from None
         finally:
             self.signals.remove(asyncio.get_running_loop())
-            await end_tasks((reporting, *self._chores))
+            await end_tasks([reporting, *([] if self._chores is None else [self._chores])])
             if self._probes is not None:
                 await self._probes.close()
             if self._backend is not None:
@@ -143,19 +142,12 @@ class Parent:
                     )
                     self._check = StoreCheck(backend.check)
                     await self._probes.open()
-                self._chores = [
-                    asyncio.create_task(
-                        every(
-                            READ_EVERY_IF_NOTIFIED,
-                            lambda: self._follow_policy(backend),
-                            name="policy",
-                            outage=backend.outage,
-                            wake=self.policy_changed,
-                        )
-                    )
-                ]
+                follow = Chore(
+                    "policy", READ_EVERY_IF_NOTIFIED, lambda: self._follow_policy(backend), wake=self.policy_changed
+                )
+                chores = [follow, *([] if backend.store is None else self._store_chores(up, backend.store))]
+                self._chores = asyncio.create_task(run_chores(chores, backend.outage))
                 if backend.store is not None:
-                    self._start_chores(up, backend.store, backend.outage)
                     if self._on_up is not None:
                         self.announced = up.worker.worker_id
                         self._on_up(up, backend.store)
@@ -172,8 +164,8 @@ class Parent:
             self.in_force.set(up.policy_version, up.policy)
         return HttpBackend(up.server, up.token, self.in_force, mark=PAYLOAD_VERSION)
 
-    def _start_chores(self, up: control.RunnerReady, store: Store, outage: Outage) -> None:
-        chores = standard_chores(
+    def _store_chores(self, up: control.RunnerReady, store: Store) -> list[Chore]:
+        return standard_chores(
             store,
             self.in_force,
             self.recorder,
@@ -184,7 +176,6 @@ class Parent:
             sessions=up.sessions,
             archiver=None if up.history is None else make_archiver(store, up.history),
         )
-        self._chores.append(asyncio.create_task(run_chores(chores, outage)))
 
     async def _follow_policy(self, backend: Backend) -> None:
         """Check the policy for all runners, and send them a changed version."""

@@ -26,7 +26,7 @@ from headway.core.policy.ladder import RunBudget
 from headway.core.policy.retry import Ending, Raised, Released, TimedOut, Unknown
 from headway.core.worker import TASK, WorkerInfo
 from headway.dispatch.job_source import FinishedRun
-from headway.maintenance.loop import every
+from headway.maintenance.loop import Chore, run_chores
 from headway.observability import traces
 from headway.policy_store.current import READ_EVERY_IF_NOTIFIED
 from headway.protocol.sessions import AddressSigner
@@ -182,24 +182,14 @@ class Runner:
             self._reserve()
             warn_of_durations(self._app, self._backend.in_force.policy)
             warn_of_fair_by(self._app, self._backend.in_force.policy)
-            outage = self._backend.outage
+            chores = [
+                Chore("policy", READ_EVERY_IF_NOTIFIED, self._follow_policy, wake=self._governed),
+                Chore("durations", LEARN_EVERY, self._learn),
+                Chore("first_durations", LEARN_IDLE, self._backend.learn_first, wake=self._backend.durations_due),
+            ]
             upkeep = [
                 asyncio.create_task(self._beat()),
-                asyncio.create_task(
-                    every(
-                        READ_EVERY_IF_NOTIFIED, self._follow_policy, name="policy", outage=outage, wake=self._governed
-                    )
-                ),
-                asyncio.create_task(every(LEARN_EVERY, self._learn, name="durations", outage=outage)),
-                asyncio.create_task(
-                    every(
-                        LEARN_IDLE,
-                        self._backend.learn_first,
-                        name="first_durations",
-                        outage=outage,
-                        wake=self._backend.durations_due,
-                    )
-                ),
+                asyncio.create_task(run_chores(chores, self._backend.outage)),
             ]
             try:
                 await ready()
