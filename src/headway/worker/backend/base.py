@@ -1,8 +1,9 @@
-"""The protocols between a worker and the source of its jobs: a store, or a server in front of one."""
+"""What a worker needs of the source of its jobs: a store, or a server in front of one."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -19,6 +20,8 @@ from headway.observability.outage import Outage
 from headway.policy_store.catalogue import CronDocument, TaskEntry
 from headway.policy_store.current import CurrentPolicy
 from headway.stores.base import Heartbeat, HeartbeatReply, Progress, Store, Subscription
+
+log = logging.getLogger("headway.worker")
 
 
 class JobSource(Protocol):
@@ -88,80 +91,83 @@ class RegisteredWorker(NamedTuple):
 EndingOf = Callable[[JobId, int | None], Ending]
 
 
-class Backend(Protocol):
-    """A worker's connection to a store or server. A runner has one, and its parent has another."""
+class Backend:
+    """A worker's connection to a store or server. A runner has one, and its parent has another.
 
-    in_force: CurrentPolicy
-    outage: Outage
-    store: Store | None  # The store, if this worker runs chores on it.
-    durations_due: asyncio.Event | None  # Set when ``learn_first`` should run earlier than planned.
+    The defaults are those of a worker without the store, whose server does the rest.
+    """
 
-    @property
-    def read_members(self) -> MemberReader | None:
-        """How jobs read the results of a batch, if not from the app's store."""
-        ...
+    store: Store | None = None  # The store, if this worker runs chores on it.
+    durations_due: asyncio.Event | None = None  # Set when ``learn_first`` should run earlier than planned.
+    read_members: MemberReader | None = None  # How jobs read the results of a batch, if not from the app's store.
+
+    def __init__(self, in_force: CurrentPolicy) -> None:
+        self.in_force = in_force
+        self.outage = Outage(log)
 
     async def open(self) -> None: ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        raise NotImplementedError
 
     async def register(
         self, worker: WorkerInfo, pace: LeaseTimes, known: Callable[[Policy], AppManifest], *, reserved: int | None
     ) -> RegisteredWorker:
         """Register a worker and publish its tasks. ``reserved``: the configured number of reserved slots, if any."""
-        ...
+        raise NotImplementedError
 
     def job_source(self, worker: WorkerInfo, pace: LeaseTimes, *, offset: float) -> JobSource:
         """Return the job source of a registered worker."""
-        ...
+        raise NotImplementedError
 
     def subscribe(self, name: str) -> Subscription:
         """Open the subscription of a lease renewer. ``name`` is the worker's id followed by ``LEASE_CHANNEL``."""
-        ...
+        raise NotImplementedError
 
     async def renew(self, beat: Heartbeat) -> HeartbeatReply:
         """Renew a worker's leases. Return which jobs it has lost and which it must stop."""
-        ...
+        raise NotImplementedError
 
     async def check(self) -> None:
         """Make a small request to see whether the store answers. Raises ``StoreError``."""
-        ...
+        raise NotImplementedError
 
     async def refresh_policy(self) -> None:
-        """Check whether another policy is in force."""
-        ...
+        """Check whether another policy is in force. Replies of a server to heartbeats contain it."""
 
     def set_policy(self, version: int, policy: dict[str, Any]) -> None:
-        """Record the policy in force that another process reports."""
-        ...
+        """Record the policy in force that another process reports. A worker with the store reads it there."""
 
     async def learn(self, *, idle: bool) -> bool:
-        """Publish how long jobs took, if any has ended or the worker was ``idle`` for long. Return whether it did."""
-        ...
+        """Publish how long jobs took, if any has ended or the worker was ``idle`` for long. Return whether it did.
+
+        Results that are sent to a server contain the durations.
+        """
+        return False
 
     async def learn_first(self) -> float | None:
         """Publish how long jobs of new tasks took. Return the seconds until the next time, if any."""
-        ...
+        return None
 
     async def upstreams(self, lease: Lease) -> list[Upstream]:
-        """Read the sources of a running job with their results."""
-        ...
+        """Read the sources of a running job with their results. A server has put these into the arguments."""
+        return []
 
     async def trace_ids(self, upstreams: Sequence[Upstream]) -> dict[str, str]:
         """Read the trace ids of the jobs among a job's sources, for the links of its span."""
-        ...
+        return {}
 
     async def steps(self, lease: Lease) -> dict[str, bytes]:
         """Read the steps that a running job has kept."""
-        ...
+        raise NotImplementedError
 
     async def record_step(self, step: Step) -> bool:
         """Keep a step of a running job. Return False if the lease has ended."""
-        ...
+        raise NotImplementedError
 
     async def write_output(self, worker_id: str, lease: Lease, chunks: Sequence[Chunk]) -> None:
         """Write the latest output of a running program, for the readers of its job's events."""
-        ...
+        raise NotImplementedError
 
     async def give_back(
         self, worker_id: str, leases: Sequence[tuple[JobId, bytes]], ending_of: EndingOf, *, left: bool = False
@@ -170,4 +176,4 @@ class Backend(Protocol):
 
         ``left``: the worker was stopped, so no list shows it as dead.
         """
-        ...
+        raise NotImplementedError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import logging
@@ -28,34 +27,30 @@ from headway.core.log_event import LogEvent
 from headway.core.policy.document import Policy, reserved_slots
 from headway.core.policy.ladder import RunBudget
 from headway.core.worker import WorkerInfo, WorkerState, capabilities_in
-from headway.core.workflow import BatchId, Step, Upstream
+from headway.core.workflow import BatchId, Step
 from headway.observability.job_output import Chunk
-from headway.observability.outage import Outage
 from headway.policy_store.catalogue import CronDocument
 from headway.policy_store.current import CurrentPolicy
 from headway.protocol import worker as messages
 from headway.protocol.conversion import result_of, step_value
 from headway.protocol.http_client import HttpClient
-from headway.stores.base import LEASE_CHANNEL, Heartbeat, HeartbeatReply, Store, Subscription
-from headway.worker.backend.base import AppManifest, EndingOf, JobSource, LeaseTimes, RegisteredWorker
+from headway.stores.base import LEASE_CHANNEL, Heartbeat, HeartbeatReply, Subscription
+from headway.worker.backend.base import AppManifest, Backend, EndingOf, JobSource, LeaseTimes, RegisteredWorker
 from headway.worker.backend.http_job_source import HttpJobSource, split_results
 from headway.worker.backend.http_notifications import HttpNotifications
 
 log = logging.getLogger("headway.worker")
 
 
-class HttpBackend:
+class HttpBackend(Backend):
     """Connects a worker to a server, which runs the chores for it.
 
     ``mark`` is the first part of every stored payload and result. It is not sent over HTTP.
     """
 
-    store: Store | None = None
-    durations_due: asyncio.Event | None = None
-
     def __init__(self, address: str, token: str | None, in_force: CurrentPolicy, *, mark: bytes) -> None:
-        self.in_force = in_force
-        self.outage = Outage(log)
+        super().__init__(in_force)
+        self.read_members = self._read_members
         self._caller = HttpClient(address, token)
         self._mark = mark
         self._sequence = itertools.count(1)
@@ -63,8 +58,6 @@ class HttpBackend:
         if not self._caller.address.is_private:
             hint = "jobs and the token can be read on the way; use https"
             log.warning(LogEvent("server.not_encrypted", server=str(self._caller.address), hint=hint))
-
-    async def open(self) -> None: ...
 
     async def close(self) -> None:
         await self._caller.close()
@@ -114,24 +107,10 @@ class HttpBackend:
     async def check(self) -> None:
         await self._caller.get("/readyz")
 
-    async def refresh_policy(self) -> None: ...  # Replies to heartbeats contain it.
-
     def set_policy(self, version: int, policy: dict[str, Any]) -> None:
         self.in_force.set(version, policy)
 
-    async def learn(self, *, idle: bool) -> bool:
-        return False  # Results contain the durations.
-
-    async def learn_first(self) -> float | None:
-        return None  # The server does.
-
-    async def upstreams(self, lease: Lease) -> list[Upstream]:
-        return []  # The server has put the results of other jobs into the arguments.
-
-    async def trace_ids(self, upstreams: Sequence[Upstream]) -> dict[str, str]:
-        return {}
-
-    async def read_members(self, batch_id: BatchId, states: Sequence[State], cursor: str | None) -> MemberPage:
+    async def _read_members(self, batch_id: BatchId, states: Sequence[State], cursor: str | None) -> MemberPage:
         """Read how members of a batch ended. The token needs the scope read."""
         asked: dict[str, Any] = {"status": [state.value for state in states], "limit": PAGE}
         words = urlencode(asked | ({} if cursor is None else {"cursor": cursor}), doseq=True)

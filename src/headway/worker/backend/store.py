@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 
-from headway.client.members import MemberReader
 from headway.core.errors import StoreError
 from headway.core.job import JobId
 from headway.core.lease import Lease
@@ -26,7 +22,6 @@ from headway.estimates.costs import TaskCosts
 from headway.maintenance.recovery import end_worker
 from headway.metrics.recorder import MetricsRecorder
 from headway.observability.job_output import Chunk, write_output
-from headway.observability.outage import Outage
 from headway.policy_store.catalogue import publish_crons, publish_tasks
 from headway.policy_store.current import CurrentPolicy
 from headway.policy_store.rule_documents import declare_limits, write_rules
@@ -35,15 +30,13 @@ from headway.security.audit import PYTHON
 from headway.security.audited_store import audited
 from headway.stores.base import Heartbeat, HeartbeatReply, Store, Subscription
 from headway.stores.paging import get_in_steps
-from headway.worker.backend.base import AppManifest, EndingOf, JobSource, LeaseTimes, RegisteredWorker
-
-log = logging.getLogger("headway.worker")
+from headway.worker.backend.base import AppManifest, Backend, EndingOf, JobSource, LeaseTimes, RegisteredWorker
 
 LINKS_MAX = 100  # Links of one span; OpenTelemetry keeps 128.
 FILES = "policy_file"  # The kind of document that holds the digest of the last applied policy file.
 
 
-class StoreBackend:
+class StoreBackend(Backend):
     """Talks to a store. ``file``: the policy file the worker was started with, and its path."""
 
     def __init__(
@@ -54,14 +47,11 @@ class StoreBackend:
         file: tuple[Policy, str] | None = None,
         recorder: MetricsRecorder | None = None,
     ) -> None:
-        self.store: Store | None = store
-        self.read_members: MemberReader | None = None
-        self.in_force = in_force
-        self.outage = Outage(log)
-        self._store = store
+        super().__init__(in_force)
+        self.store = self._store = store
         self._file = file
         self._durations = TaskCosts()
-        self.durations_due: asyncio.Event | None = self._durations.due
+        self.durations_due = self._durations.due
         self.recorder = recorder or MetricsRecorder()
 
     async def open(self) -> None:
@@ -116,8 +106,6 @@ class StoreBackend:
         if await self.in_force.refresh(self._store, every=0):
             # The process that applied the policy may have died before it wrote the rules.
             await write_rules(self._store, self.in_force.policy)
-
-    def set_policy(self, version: int, policy: dict[str, Any]) -> None: ...
 
     async def learn(self, *, idle: bool) -> bool:
         await self.recorder.publish(self._store)
