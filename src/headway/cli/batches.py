@@ -171,16 +171,11 @@ def _facts(found: dict[str, Any], now_at: int) -> dict[str, object]:
         "status": render.status_text(found["status"]),
         "jobs": ", ".join(f"{count:,} {name}" for name, count in found["counts"].items() if count or name == "total"),
         "round": found["round"] if found["round"] > 1 else None,
-        "created": _when(found["created_at"], now_at),
+        "created": render.moment(read_moment(found["created_at"]), now_at),
         "ends": _ends(found) if found["finished_at"] is None else None,
-        "finished": _when(found["finished_at"], now_at),
+        "finished": found["finished_at"] and render.moment(read_moment(found["finished_at"]), now_at),
     }
     return {name: value for name, value in facts.items() if value is not None}
-
-
-def _when(moment: str | None, now_at: int) -> str | None:
-    at = None if moment is None else read_moment(moment)
-    return None if at is None else f"{render.local(at)}, {render.distance(at, now_at)}"
 
 
 def _ends(found: dict[str, Any]) -> str | None:

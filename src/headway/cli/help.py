@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, TypeVar
 
 from cyclopts import App, Group, Parameter
@@ -44,6 +44,11 @@ def _written(examples: tuple[str, ...]) -> str:
 def option(about: str, value: str | None = None, **more: Any) -> Parameter:
     """Describe a parameter. ``value`` is what the help calls its value."""
     return Parameter(help=about, metavar=value, **more)
+
+
+def split_names(values: Iterable[str]) -> list[str]:
+    """Return the names that an option has, separated by commas or given several times."""
+    return [name.strip() for part in values for name in part.split(",") if name.strip()]
 
 
 def flag(about: str, **more: Any) -> Parameter:

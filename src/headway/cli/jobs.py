@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts.validators import Number
 
 from headway.cli import render
-from headway.cli.help import option
+from headway.cli.help import option, split_names
 from headway.cli.operator import Operator
 from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask
 from headway.client.app import read_states
@@ -44,7 +44,7 @@ def jobs(
 ) -> None:
     """List jobs, newest first."""
     query = JobQuery(
-        states=read_states(_split(status)),
+        states=read_states(split_names(status or ())),
         task=task,
         lane=priority,
         tenant=tenant,
@@ -52,7 +52,7 @@ def jobs(
         before=read_cursor(before),
         limit=limit,
     )
-    reasons = _split(why)
+    reasons = split_names(why or ())
 
     async def find(operator: Operator) -> tuple[list[JobRecord], int, bool]:
         if priority is not None:
@@ -65,11 +65,6 @@ def jobs(
         return found[:limit], await operator.now_at(), len(found) > limit
 
     print_page(*ask(place, find, history=True), json=json)
-
-
-def _split(values: Sequence[str] | None) -> list[str]:
-    """Return the names that an option has, separated by commas or given several times."""
-    return [name.strip() for part in values or () for name in part.split(",") if name.strip()]
 
 
 async def _search(operator: Operator, query: JobQuery, reasons: list[str]) -> JobSearch:

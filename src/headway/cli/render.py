@@ -184,6 +184,11 @@ def per_minute(stats: Stats) -> dict[str, float]:
     return {what: round(count / minutes, 1) for what, count in stats.last_minute.items()}
 
 
+def moment(at: int | None, now_at: int) -> str | None:
+    """Write a moment for people here, and how long ago it was or in how long it comes."""
+    return None if at is None else f"{local(at)}, {distance(at, now_at)}"
+
+
 def console(*, most: int = WIDE) -> Console:
     """Return a console that takes no text for markup. Not a terminal: ``most`` columns, so that nothing is cut."""
     from rich.console import Console

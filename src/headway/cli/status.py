@@ -161,17 +161,17 @@ def _facts(report: JobReport, policy: Policy) -> dict[str, object]:
         "timeout": render.duration(job.timeout_ms),
         "batch": job.batch_id,
         "after": _after(report.after),
-        "submitted": _when(job.submitted_at, now_at),
-        "due": _when(job.due_at, now_at),
-        "waiting since": _when(job.eligible_at, now_at) if job.state is State.QUEUED else None,
+        "submitted": render.moment(job.submitted_at, now_at),
+        "due": render.moment(job.due_at, now_at),
+        "waiting since": render.moment(job.eligible_at, now_at) if job.state is State.QUEUED else None,
         "starts": None if estimate is None else start_text(estimate),
         "waits because": None if first is None else f"{first.code}: {first.text}",
         "had waited": ", ".join(waited) or None,
-        "started": _when(job.started_at, now_at),
-        "finished": _when(job.finished_at, now_at),
+        "started": render.moment(job.started_at, now_at),
+        "finished": render.moment(job.finished_at, now_at),
         "took" if job.state.ended else "running for": None if took_ms is None else render.duration(took_ms),
-        "expires": None if job.state.ended else _when(job.expires_at, now_at),
-        "cancel asked": _when(job.cancel_requested_at, now_at),
+        "expires": None if job.state.ended else render.moment(job.expires_at, now_at),
+        "cancel asked": render.moment(job.cancel_requested_at, now_at),
         "worker": job.worker_id,
         "progress": None if job.progress is None else f"{job.progress:.0%}  {job.note or ''}".rstrip(),
         "result": render.compact(result_of(job)) if job.state is State.COMPLETED else None,
@@ -187,10 +187,6 @@ def _after(sources: Sequence[str]) -> str | None:
     """Write the first sources of a job, and how many more there are."""
     more = f" and {len(sources) - SOURCES_SHOWN} more" if len(sources) > SOURCES_SHOWN else ""
     return ", ".join(sources[:SOURCES_SHOWN]) + more or None
-
-
-def _when(at: int | None, now_at: int) -> str | None:
-    return None if at is None else f"{render.local(at)}, {render.distance(at, now_at)}"
 
 
 def _first_line(error: JobError) -> str:

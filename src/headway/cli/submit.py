@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from headway.cli import render
 from headway.cli.dry_run import preview_call, print_dry_run
-from headway.cli.help import flag, option
+from headway.cli.help import flag, option, split_names
 from headway.cli.store_access import HERE, JsonFlag, TargetOptions, check_shared, run, watched_store
 from headway.client.job_info import result_of
 from headway.client.job_values import job_values
@@ -67,13 +67,13 @@ class CallFlags:
         """Return what was asked for, as ``Task.using`` takes it, and ``batch``."""
         given = asdict(self)
         if self.after is not None:
-            given["after"] = [one for part in self.after for one in map(str.strip, part.split(",")) if one]
+            given["after"] = split_names(self.after)
         elif self.on_failure is not None:
             raise ConfigError("--on-failure says what happens if a job of --after does not complete; add --after")
         if self.run_after is not None:
             given["run_after"] = _moment(self.run_after)
         if self.needs is not None:
-            given["needs"] = [part for part in map(str.strip, self.needs.split(",")) if part]
+            given["needs"] = split_names([self.needs])
         return {name: value for name, value in given.items() if value is not None}
 
 

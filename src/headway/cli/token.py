@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec.structs import asdict
 
 from headway.cli import render
-from headway.cli.help import command, family, flag, option
+from headway.cli.help import command, family, flag, option, split_names
 from headway.cli.store_access import STORE_HERE, JsonFlag, StoreOptions, cli_user, opened, run
 from headway.core.errors import ConfigError
 from headway.core.policy.units import parse_length
@@ -62,8 +62,8 @@ def create(
     is bound to these tasks and may publish them; without `--tasks` it may
     publish none.
     """
-    scopes = tokens.check_scopes(_split(scope))
-    bound = None if tasks is None else tokens.check_tasks(_split(tasks), scopes)
+    scopes = tokens.check_scopes(split_names(scope))
+    bound = None if tasks is None else tokens.check_tasks(split_names(tasks), scopes)
     expires_ms = None if expires is None else _read_expires(expires)
 
     async def make() -> tuple[Token, str, int]:
@@ -176,11 +176,6 @@ def _answer(token_id: str, ended: Token | None, known: list[str], *, forgotten: 
     if ended is None:
         return False, f"not found{did_you_mean(token_id, known)}"
     return True, "revoked and forgotten" if forgotten else "revoked"
-
-
-def _split(words: list[str]) -> list[str]:
-    """Return what was given in several options, or in one with commas."""
-    return [name.strip() for part in words for name in part.split(",") if name.strip()]
 
 
 def _read_expires(text: str) -> int:

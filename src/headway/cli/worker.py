@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from headway.cli.help import StoreUrl, flag, option
+from headway.cli.help import StoreUrl, flag, option, split_names
 from headway.cli.render import clean, plural
 from headway.client.settings import gather
 from headway.core.errors import ConfigError
@@ -198,7 +198,7 @@ def _celery_app(project: str) -> str:
 
 def _with_queues(flags: WorkerFlags, queues: str | None) -> WorkerFlags:
     """Return flags with a capability for each queue."""
-    names = [name.strip() for name in (queues or "").split(",") if name.strip()]
+    names = split_names([queues or ""])
     given = [flags.capabilities] if flags.capabilities else []
     return replace(flags, capabilities=",".join([*given, *(f"queue:{name}" for name in names)]) or None)
 
