@@ -55,6 +55,17 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
     """A message from a worker. An unknown member is most likely a misspelt one, so it is an error."""
 
 
+class AboutTask(Request, kw_only=True):
+    """A message about a task that the worker has. Without a fence it is about the current lease."""
+
+    task_id: TaskRef
+    fence: str | None = None
+
+    @property
+    def job_id(self) -> JobId:
+        return JobId(self.task_id)
+
+
 class RegisterRequest(Request, kw_only=True):
     """A worker. All but the capabilities may be left out."""
 
@@ -137,12 +148,11 @@ class AttemptFailure(Request, omit_defaults=True):
     retriable: Annotated[bool, Meta(description="false: do not try again.")] = True
 
 
-class ResultReport(Request, omit_defaults=True, kw_only=True):
+class ResultReport(AboutTask, omit_defaults=True, kw_only=True):
     """How an attempt ended. The server decides what becomes of the task."""
 
     example: ClassVar = {"task_id": "01999e2f-9d1c-7cc0-8a1e-5f1d6c3b2a10", "status": "completed", "result": {}}
 
-    task_id: TaskRef
     status: Annotated[
         Literal["completed", "failed", "timed_out", "cancelled", "released", "snoozed", "crashed", "unknown_task"],
         Meta(description="`released`, `snoozed`: the task is queued again and no attempt is used."),
@@ -156,10 +166,6 @@ class ResultReport(Request, omit_defaults=True, kw_only=True):
     retry_after_seconds: Annotated[Duration | None, Meta(description="When to run it again.")] = None
     reason: ReasonText | None = None
     seconds: Annotated[Duration | None, Meta(description="How long it ran.")] = None
-
-    @property
-    def job_id(self) -> JobId:
-        return JobId(self.task_id)
 
 
 class ResultReports(Request):
@@ -186,17 +192,11 @@ class ResultReply(msgspec.Struct, omit_defaults=True):
     ] = UNSET
 
 
-class ProgressUpdate(Request, omit_defaults=True, kw_only=True):
+class ProgressUpdate(AboutTask, omit_defaults=True, kw_only=True):
     """The progress of a running task."""
 
-    task_id: TaskRef
-    fence: str | None = None
     fraction: Annotated[float, Meta(ge=0, le=1)]
     note: Annotated[str, Meta(max_length=NOTE_MAX)] | None = None
-
-    @property
-    def job_id(self) -> JobId:
-        return JobId(self.task_id)
 
 
 class OutputChunk(Chunk, frozen=True, forbid_unknown_fields=True):
@@ -208,11 +208,9 @@ class OutputChunk(Chunk, frozen=True, forbid_unknown_fields=True):
     text: Annotated[str, Meta(max_length=KEPT_MAX)]
 
 
-class OutputUpdate(Request, kw_only=True):
+class OutputUpdate(AboutTask, kw_only=True):
     """The latest output of a running task, for readers of its events. It replaces what was sent before."""
 
-    task_id: TaskRef
-    fence: str | None = None
     chunks: Annotated[list[OutputChunk], Meta(max_length=CHUNKS_MAX)]
 
 
@@ -248,11 +246,8 @@ class WireMemberPage(msgspec.Struct):
     next_cursor: str | None
 
 
-class StepsRequest(Request, omit_defaults=True, kw_only=True):
+class StepsRequest(AboutTask, omit_defaults=True, kw_only=True):
     """A running task asks for the steps that it has kept."""
-
-    task_id: TaskRef
-    fence: str | None = None
 
 
 class TaskSteps(msgspec.Struct):
@@ -261,11 +256,9 @@ class TaskSteps(msgspec.Struct):
     steps: Annotated[dict[str, Any], Meta(description="Values by name, any JSON.")]
 
 
-class StepUpdate(Request, omit_defaults=True, kw_only=True):
+class StepUpdate(AboutTask, omit_defaults=True, kw_only=True):
     """A running task keeps a value under a name, for its next attempt."""
 
-    task_id: TaskRef
-    fence: str | None = None
     key: Annotated[Name, Meta(description="A name that the task uses once. A name that it has keeps its first value.")]
     value: Annotated[Any, Meta(description="Any JSON, up to 64 KiB.")] = None
 

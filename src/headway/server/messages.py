@@ -75,7 +75,9 @@ def _type_at(kind: inspect.Type, place: list[str]) -> inspect.Type:
 def describe_messages() -> dict[str, Any]:
     """Return the JSON Schema components of all messages and of what they contain."""
     found = [kind for kind in vars(worker).values() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
-    kinds = [kind for kind in found if kind.__module__ == worker.__name__ and kind is not worker.Request]
+    kinds = [
+        kind for kind in found if kind.__module__ == worker.__name__ and kind not in (worker.Request, worker.AboutTask)
+    ]
     _, described = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     components: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(described).replace(_END.encode(), b"$"))
     for kind in kinds:

@@ -267,19 +267,13 @@ class WorkerGateway:
         value = step_value(update.value, PAYLOAD_VERSION)
         return await self.store.record_step(Step(lease.job_id, lease.seq, lease.token, update.key, value))
 
-    async def _held(
-        self,
-        worker_id: str,
-        update: messages.OutputUpdate | messages.StepsRequest | messages.StepUpdate,
-        token_id: str | None,
-    ) -> Lease | None:
+    async def _held(self, worker_id: str, message: messages.AboutTask, token_id: str | None) -> Lease | None:
         """Return the lease that a message is about, or None if the worker does not hold it."""
         session = await self._session(worker_id, token_id)
-        job_id = JobId(update.task_id)
-        if job_id not in session.leases:
+        if message.job_id not in session.leases:
             await session.read_leases()
-        lease = session.leases.get(job_id)
-        return None if lease is None or token_of(update.fence) not in (None, lease.token) else lease
+        lease = session.leases.get(message.job_id)
+        return None if lease is None or token_of(message.fence) not in (None, lease.token) else lease
 
     async def beat(
         self, worker_id: str, heartbeat: messages.WorkerHeartbeat, *, token_id: str | None = None
