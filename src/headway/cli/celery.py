@@ -178,9 +178,10 @@ def serve(ledger: Ledger, names: list[str], host: str, port: int) -> threading.T
 
 def _balancer(app: str) -> Balancer:
     _need_celery()
-    from headway.integrations.celery.ledger_access import open_balancer
+    from headway.integrations.celery.app_import import import_celery_app
+    from headway.integrations.celery.balancer import balancer_of
 
-    return open_balancer(app)
+    return balancer_of(import_celery_app(app))
 
 
 def _ledger(app: str | None, store: str | None, prefix: str) -> tuple[Ledger, list[str]]:
@@ -190,9 +191,9 @@ def _ledger(app: str | None, store: str | None, prefix: str) -> tuple[Ledger, li
         balancer = _balancer(app)
         return balancer.ledger, balancer.rules.names
     _need_celery()
-    from headway.integrations.celery.ledger_access import open_ledger
+    from headway.integrations.celery.ledger import Ledger
 
-    return open_ledger(store or "", prefix), []
+    return Ledger.at(store or "", prefix), []
 
 
 def _need_celery() -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from headway.core.errors import StoreUnavailable
 from headway.core.job import JobId
+from headway.integrations.celery.ledger import library
 from headway.integrations.celery.ledger_client import LedgerClient
-from headway.integrations.celery.library import library
 from headway.stores.redis.address import read_redis_address
 from headway.stores.redis.connection import Endpoint
 from headway.stores.redis.store import RedisStore

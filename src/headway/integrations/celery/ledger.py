@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import NamedTuple
 
+from headway.core.errors import ConfigError
 from headway.integrations.celery.ledger_client import CommandArgument, LedgerClient
-from headway.integrations.celery.library import library
 from headway.integrations.celery.options import Measure
-from headway.stores.redis.address import RedisAddress
+from headway.stores.redis.address import RedisAddress, read_redis_address
+from headway.stores.redis.library import Library, join_scripts
 
+FORMAT = 1  # The version of the keys of a ledger.
+_PARTS = ("common", "counting", "running", "query", "broker", "register")
 PAGE = 500
 MESSAGES = 100  # Messages that the server reads in one call, which takes it about a millisecond.
+
+
+@cache
+def library() -> Library:
+    """Join the scripts. Servers may hold the libraries of several versions beside each other."""
+    return join_scripts(__name__.rpartition(".")[0], _PARTS, f"headway_celery_{FORMAT}")
 
 
 class CountedTask(NamedTuple):
@@ -94,6 +104,14 @@ class Ledger:
         self._key = f"{key_prefix}headway:celery:{prefix}"
         self._client = LedgerClient(place, library(), "known", self._note)
         self.close, self.flush = self._client.close, self._client.flush
+
+    @classmethod
+    def at(cls, url: str, prefix: str) -> Ledger:
+        """Return the ledger at an address in Headway's notation. Raises ``ConfigError``."""
+        place = read_redis_address(url)
+        if place.cluster:
+            raise ConfigError("a ledger is on one server, or behind Sentinels, not in a cluster")
+        return cls(place, prefix)
 
     def _note(self, trouble: str, count: int) -> None:
         self.errors += count

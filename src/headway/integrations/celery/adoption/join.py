@@ -16,7 +16,7 @@ from headway.client.task import Call, Task
 from headway.core.errors import Snooze
 from headway.core.job import JobId, State
 from headway.core.workflow import EDGES_MAX, EdgeRule
-from headway.integrations.celery.adoption.next_message import kept_message
+from headway.integrations.celery.adoption.attempt import kept_message
 
 if TYPE_CHECKING:
     from headway.integrations.celery.adoption.adoption import Adoption

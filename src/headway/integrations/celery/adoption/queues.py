@@ -33,8 +33,7 @@ class QueueMap:
     def lane(self, queue: str, priority: int | None, policy: Policy, transport: str) -> str | None:
         """Return the lane of a job, or None if the policy decides."""
         if priority is not None:
-            rank = min(max(int(priority), 0), PRIORITIES - 1)
-            return lane_of_rank(rank if is_low_best(transport) else PRIORITIES - 1 - rank, policy)
+            return lane_of_priority(priority, policy, transport)
         chosen = self._lanes.get(queue)
         return chosen if chosen is not None else queue if queue in policy.lanes else None
 
@@ -54,6 +53,12 @@ class QueueMap:
 def is_low_best(transport: str) -> bool:
     """Return whether 0 is the best priority of a transport. On RabbitMQ the best is 9."""
     return transport.partition("+")[0] in _LOW_IS_BEST
+
+
+def lane_of_priority(priority: int, policy: Policy, transport: str) -> str:
+    """Return the lane of a priority of Celery. Which end of the priorities is the best depends on the transport."""
+    rank = min(max(int(priority), 0), PRIORITIES - 1)
+    return lane_of_rank(rank if is_low_best(transport) else PRIORITIES - 1 - rank, policy)
 
 
 def lane_of_rank(rank: int, policy: Policy) -> str:

@@ -20,7 +20,7 @@ from headway.core.errors import ConfigError, IdempotencyConflict
 from headway.core.job import JobId
 from headway.core.policy.document import Policy
 from headway.core.workflow import EdgeRule
-from headway.integrations.celery.adoption.attempt import RunningAttempt, running
+from headway.integrations.celery.adoption.attempt import NextMessage, RunningAttempt, running
 from headway.integrations.celery.adoption.join import SAFETY_SECONDS, bounded, make_join
 from headway.integrations.celery.adoption.message import (
     CALL,
@@ -33,7 +33,6 @@ from headway.integrations.celery.adoption.message import (
     second_protocol,
     with_references,
 )
-from headway.integrations.celery.adoption.next_message import NextMessage
 from headway.integrations.celery.adoption.queues import queue_name, transport_of
 
 if TYPE_CHECKING:

@@ -23,12 +23,11 @@ from headway.client.context import Context
 from headway.core.errors import ConfigError, RetryAfter, Snooze, StepError, UnknownTask
 from headway.core.job import JobRecord, State
 from headway.integrations.celery.adoption import lifecycle
-from headway.integrations.celery.adoption.attempt import RunningAttempt, running
+from headway.integrations.celery.adoption.attempt import RunningAttempt, kept_message, running
 from headway.integrations.celery.adoption.backend import CHILDREN
 from headway.integrations.celery.adoption.join import SAFETY_SECONDS, must_wait
 from headway.integrations.celery.adoption.message import CHORD_HEADER, HEADER_RESULTS, TaskMessage, read_message
 from headway.integrations.celery.adoption.meta import STATE, job_meta
-from headway.integrations.celery.adoption.next_message import kept_message
 from headway.integrations.celery.adoption.soft_limit import SoftLimit
 
 if TYPE_CHECKING:

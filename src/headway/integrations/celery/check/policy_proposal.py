@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 from headway.core.errors import ConfigError
 from headway.core.policy.document import BUILT_IN
-from headway.integrations.celery.adoption.queues import is_low_best, lane_of_rank, transport_of
+from headway.integrations.celery.adoption.queues import lane_of_priority, transport_of
 from headway.integrations.celery.adoption.rates import rate_of
 
-PRIORITY_BEST = 9  # Celery's priorities are 0 to 9.
 # Words in the names of queues, and the lane that they suggest.
 _WORDS = {
     "high": ("critical", "express", "fast", "high", "important", "interactive", "priority", "realtime", "urgent"),
@@ -77,8 +76,7 @@ def lane_of_queue(queue: str) -> tuple[str, str]:
 def _lane(app: Any, task: Any, queue: str) -> str:
     priority = getattr(task, "priority", None)
     if isinstance(priority, int):
-        rank = min(max(priority, 0), PRIORITY_BEST)
-        return lane_of_rank(rank if is_low_best(transport_of(app)) else PRIORITY_BEST - rank, BUILT_IN)
+        return lane_of_priority(priority, BUILT_IN, transport_of(app))
     return lane_of_queue(queue)[0]
 
 
