@@ -132,8 +132,8 @@ sbom: $(BIN)/python ## Write bills of materials (CycloneDX) of the package and t
 	$(BIN)/python deploy/sbom.py requirements/image.txt > dist/headway-image.cdx.json
 
 audit: $(AUDIT) $(NODE) ## Look the pinned packages up among known vulnerabilities; needs the network (ARGS="...")
-	$(BIN)/python web/build.py --audit
-	@failed=; for lock in $(AUDITED); do echo "requirements/$$lock.txt:"; \
+	@failed=; $(BIN)/python web/build.py --audit || failed=1; \
+	for lock in $(AUDITED); do echo "requirements/$$lock.txt:"; \
 	  $(AUDIT_VENV)/bin/pip-audit --strict --disable-pip --require-hashes -r requirements/$$lock.txt $(ARGS) || failed=1; \
 	done; [ -z "$$failed" ]
 

@@ -326,6 +326,24 @@ def test_the_audit_reads_every_lock_file_that_is_used() -> None:
     assert "web/build.py --audit" in recipe  # The packages of npm.
 
 
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_a_registry_that_cannot_be_asked_hides_no_other_part_of_the_audit(tmp_path: Path) -> None:
+    # S-39, S-40
+    (tmp_path / "bin").mkdir()
+    for name, code in {"python": 1, "pip-audit": 0}.items():
+        program = tmp_path / "bin" / name
+        program.write_text(f'#!/bin/sh\necho "{name} $*" >> {tmp_path}/called\nexit {code}\n')
+        program.chmod(0o755)
+    for stamp in (".run-ready", ".package-ready", ".node-ready", ".ready"):
+        (tmp_path / stamp).touch()
+    command = ["make", "-f", str(ROOT / "Makefile"), "audit", f"VENV={tmp_path}", f"AUDIT_VENV={tmp_path}"]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    called = (tmp_path / "called").read_text()
+    assert "python web/build.py --audit\n" in called
+    assert called.count("pip-audit ") == len([name for name in LOCKS if not name.startswith("peers")])
+    assert done.returncode != 0
+
+
 def test_ci_runs_every_python_that_the_package_names() -> None:
     # S-39
     job = dict(jobs("ci"))["ci.test"]
