@@ -8,7 +8,8 @@ the pinned one: without --base it is a Debian with Python, which debootstrap mak
 trusts certificates of its own, the base gets them, because pip and npm download from inside the build. Containers run
 by chroot, which needs no runtime: they share the network with the machine, and have the files, user and environment of
 the image. If podman is installed, a server and a worker also run in its containers, as `docker run` would start them.
-These share the network with the machine too, and use no cgroups. crun refuses a machine with cgroups of both versions.
+These share the network with the machine too, and use no cgroups. crun refuses a machine with cgroups of both versions,
+so Podman then runs in a mount namespace without the second version.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ USER = 10001  # The user of the image.
 # Podman asks for more by default, which root in a container or a small machine may not get.
 LIMITS = ("--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096")
 WAIT = 60.0  # Seconds for a server or worker to answer.
+CGROUP2 = Path("/sys/fs/cgroup/unified")  # Exists only beside cgroups of version 1.
+WITHOUT_CGROUP2 = ("unshare", "--mount", "sh", "-c", f'umount {CGROUP2} && exec "$@"', "sh")
 
 
 def buildah(*words: str) -> str:
@@ -175,7 +178,8 @@ class Podman:
     """Containers of the image in namespaces of their own, by Podman and its runtime."""
 
     def __init__(self, data: Path) -> None:
-        self._podman = ["podman", *BUILDAH[1:], "--cgroup-manager=cgroupfs", "--events-backend=file"]
+        self._podman = [*(WITHOUT_CGROUP2 if CGROUP2.is_mount() else ()), "podman", *BUILDAH[1:]]
+        self._podman += ["--cgroup-manager=cgroupfs", "--events-backend=file"]
         self._run = [*self._podman, "run", "--network=host", "--cgroups=disabled", "--no-healthcheck", *LIMITS]
         self._run += [f"--volume={data}:/data", "--env=HEADWAY_STORE=sqlite:////data/headway.db"]
 
