@@ -24,6 +24,7 @@ from headway.stores.base import Clock, Store
 from headway.stores.open import open_store
 from headway.stores.split import optional
 from headway.stores.split.store import SplitStore
+from headway.stores.sqlite.own_file import OwnFile
 from headway.testing.clock import ManualClock
 from tests.certificates import make_certificate
 from tests.deferred import defer_submits
@@ -49,7 +50,32 @@ def _memory(_folder: Path, namespace: str, clock: Clock) -> Store:
 
 
 def _sqlite(folder: Path, namespace: str, clock: Clock) -> Store:
-    return open_store(f"sqlite:///{folder}/headway.db", namespace, clock=clock)
+    return open_store(_sqlite_address(folder), namespace, clock=clock)
+
+
+def _hasty_sqlite(folder: Path, namespace: str, clock: Clock) -> Store:
+    return open_store(_hasty_sqlite_address(folder), namespace, clock=clock)
+
+
+def _sqlite_address(folder: Path) -> str:
+    """Return the address of an empty store file, copied because to make one syncs the disk a dozen times."""
+    path = folder / "headway.db"
+    if not path.exists():
+        path.write_bytes(_empty_store_file())
+    return f"sqlite:///{path}"
+
+
+def _hasty_sqlite_address(folder: Path) -> str:
+    """Return an address where what is written need not survive a power cut."""
+    return f"{_sqlite_address(folder)}?synchronous=normal"
+
+
+@functools.cache
+def _empty_store_file() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "headway.db"
+        OwnFile(path, "normal").prepare().close()
+        return path.read_bytes()
 
 
 def _postgres(folder: Path, namespace: str, clock: Clock) -> Store:
@@ -166,26 +192,17 @@ PAIRS: dict[str, Callable[[Path, str, Clock], Store]] = {
         open_store("memory://", namespace, clock=clock), lambda: open_store("memory://", namespace, clock=clock)
     ),
     "sqlite+redis": lambda folder, namespace, clock: open_store(
-        f"sqlite:///{folder}/headway.db?synchronous=normal", namespace, transient=_redis_address(folder), clock=clock
+        _hasty_sqlite_address(folder), namespace, transient=_redis_address(folder), clock=clock
     ),
 }
 
 # The same for tests that write much: what is written need not survive a power cut.
-HASTY_STORES = (
-    STORES
-    | SHARED_FILES
-    | {
-        "shared_file": open_hasty_shared_file,
-        "sqlite": lambda folder, namespace, clock: open_store(
-            f"sqlite:///{folder}/headway.db?synchronous=normal", namespace, clock=clock
-        ),
-    }
-)
+HASTY_STORES = STORES | SHARED_FILES | {"shared_file": open_hasty_shared_file, "sqlite": _hasty_sqlite}
 
 # Where other processes find the same store. What is written there need not survive a power cut either.
 ADDRESSES: dict[str, Callable[[Path], str]] = {
     "memory": lambda _folder: "memory://",
-    "sqlite": lambda folder: f"sqlite:///{folder}/headway.db?synchronous=normal",
+    "sqlite": _hasty_sqlite_address,
     "redis": _redis_address,
     "postgres": _postgres_address,
     "shared_file": lambda folder: f"{SCHEME}{folder}",

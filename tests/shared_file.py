@@ -32,6 +32,7 @@ def open_shared_file(folder: Path, namespace: str, clock: Clock, *, synchronous:
         return raw, raw.close
 
     raw = connect(path)
+    raw.execute("PRAGMA synchronous = OFF")
     raw.execute("CREATE TABLE IF NOT EXISTS job (title TEXT)")  # A name that Headway uses as well.
     migrate_shared_file(raw, path)
     raw.close()
