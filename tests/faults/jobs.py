@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import os
 import subprocess
+import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -52,6 +53,24 @@ async def slow(seconds: float) -> str:
     await asyncio.sleep(seconds)
     mark("slow ends")
     return "done"
+
+
+@app.task(name="end_loop")
+async def end_loop(way: str) -> None:
+    """End the event loop that runs all jobs of this process."""
+    if way == "stop_loop":
+        asyncio.get_running_loop().stop()
+    elif way == "cancel_all":
+        for task in asyncio.all_tasks():
+            task.cancel()
+    else:
+        child = asyncio.create_task(_exit())
+        await asyncio.wait([child])
+    await asyncio.sleep(60)
+
+
+async def _exit() -> None:
+    sys.exit("a program that was not written for an event loop")
 
 
 @app.task(name="passing", persist=False)

@@ -141,6 +141,18 @@ def test_a_job_that_exits_the_runner_is_counted_and_its_neighbour_runs_again(yar
     assert yard.until(neighbour, "completed").crashes == 1
 
 
+@pytest.mark.parametrize("way", ["stop_loop", "cancel_all", "exit_in_child"])
+def test_a_job_that_ends_the_event_loop_is_counted_as_a_crash(yard: Yard, way: str) -> None:
+    # W5, R2.57: Python cancels all jobs of the loop before the process ends, so none of them runs any more by then.
+    neighbour = yard.submit("slow", 2.0)
+    yard.start()
+    yard.until(neighbour, "executing")
+    job = yard.submit("end_loop", way, max_retries=0)
+    record = yard.until(job, "dead_letter")
+    assert (record.attempts, record.crashes) == (1, 1)
+    assert yard.until(neighbour, "completed").attempts == 2
+
+
 def test_a_job_that_blocks_the_loop_keeps_its_lease(yard: Yard) -> None:
     # W6, R2.55: longer than the lease, and it still runs once.
     job = yard.submit("block_loop", 4.0)

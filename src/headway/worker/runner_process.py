@@ -164,14 +164,14 @@ class RunnerProcess:
             await end_tasks(helpers)
             self.kill()
             await channel.close()
-            held = slot_table.held()
+            held, unreported = slot_table.held(), slot_table.unreported()
             self.health = self._slot_table = None  # Before the table is closed, because chores and probes read it.
             slot_table.close()
         if failed is not None:
             if failed.setting:
                 raise ConfigError(failed.message)
             raise CannotStart(failed.message, traceback=failed.traceback)
-        await self._recover(code, held)
+        await self._recover(code, held, unreported)
 
     # ------------------------------------------------------------------ while the runner lives
 
@@ -358,19 +358,24 @@ class RunnerProcess:
 
     # ------------------------------------------------------------------ after the runner has died
 
-    async def _recover(self, code: int, held: list[BusySlot]) -> None:
-        """Return the jobs of the dead runner at once, without waiting for their leases to end."""
+    async def _recover(self, code: int, held: list[BusySlot], unreported: list[BusySlot]) -> None:
+        """Return the jobs of the dead runner at once, without waiting for their leases to end.
+
+        A crash counts for unreported jobs too. If a job stops the event loop, Python cancels all jobs before the
+        process ends, so the job that did it has ended by then.
+        """
         backend, self._backend = self._backend, None
         if backend is None:  # The runner was not up yet and has no leases.
             return
         cause = _cause(code)
         log.info(LogEvent("worker.gone", worker=self._worker_id, cause=cause, held=len(held)))
         busy_slots = {job.job_id: job for job in self._killed_for or ()}
-        on_board = {job.job_id for job in held}
         departed = self.leaving or (self.replaced and code == 0)
         expected = departed or self._killed_for is not None or self.is_cut_off or code == control.LEASES_ENDING
         if not expected:
+            held = held + unreported
             log.error(LogEvent("worker.crashed", worker=self._worker_id, cause=cause, jobs=len(held)))
+        on_board = {job.job_id for job in held}
 
         def ending_of(job_id: JobId, limit_ms: int | None) -> Ending:
             busy_slot = busy_slots.get(job_id)

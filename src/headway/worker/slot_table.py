@@ -128,6 +128,10 @@ class SlotTable:
         """Return the slots whose jobs run."""
         return self._read(_BUSY)
 
+    def unreported(self) -> list[BusySlot]:
+        """Return the slots whose jobs have ended, but whose reports the store has not accepted."""
+        return self._read(_ENDED)
+
     def leases(self) -> list[tuple[JobId, bytes]]:
         """Return the leases in the table, also of ended jobs. Transient jobs have none."""
         return [(held.job_id, held.token) for held in self._read(_BUSY, _ENDED) if held.token != bytes(16)]
