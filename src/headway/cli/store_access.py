@@ -74,7 +74,9 @@ class StoreOptions:
             return None
         settings = self._flags()
         if self.app is None:
-            settings = {name: value or os.environ.get(f"HEADWAY_{name.upper()}") for name, value in settings.items()}
+            settings = {
+                name: value or os.environ.get(f"HEADWAY_{name.upper()}") or None for name, value in settings.items()
+            }
         try:
             return _load_once(path, os.getcwd(), settings["store"], settings["namespace"])
         except HeadwayError as problem:
