@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from headway.cli import render
 from headway.cli.cancel import NOT_FOUND, print_answers, retry_jobs
 from headway.cli.help import command, family, flag, option
-from headway.cli.jobs import Before, ListLimit, TaskName, print_page, read_cursor
+from headway.cli.jobs import Before, LaneName, ListLimit, TaskName, print_page, read_cursor
 from headway.cli.operator import Operator
 from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask, change, whole_ids
 from headway.core.errors import ConfigError
@@ -35,7 +35,7 @@ class Filters:
 
     task: TaskName = None
     error: Annotated[str | None, option("Only errors of this type, or with this in their message.", "TEXT")] = None
-    priority: Annotated[str | None, option("Only jobs of this lane.", "LANE", name=["--priority", "--lane"])] = None
+    lane: LaneName = None
     tenant: Annotated[str | None, option("Only jobs of this tenant.", "TENANT")] = None
     since: Annotated[str | None, option(f"Only jobs that ended since: {MOMENT}.", "TIME")] = None
     until: Annotated[str | None, option("Only jobs that ended before this time.", "TIME")] = None
@@ -51,7 +51,7 @@ class Filters:
             None if text is None else read_time(name, text, now_at)
             for name, text in (("--since", self.since), ("--until", self.until))
         )
-        query = JobQuery(states=DEAD, task=self.task, lane=self.priority, tenant=self.tenant, limit=PAGE)
+        query = JobQuery(states=DEAD, task=self.task, lane=self.lane, tenant=self.tenant, limit=PAGE)
         while page := await operator.find(query._replace(before=before)):
             yield [
                 job

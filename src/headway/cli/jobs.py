@@ -27,13 +27,14 @@ ERROR_LEAST = 24  # Columns that an error needs at least; a longer one is folded
 ListLimit = Annotated[int, option("How many at most.", validator=Number(gte=1, lte=10_000))]
 Before = Annotated[str | None, option("Continue after the previous page: its next_cursor.", "CURSOR")]
 TaskName = Annotated[str | None, option("Only jobs of this task.", "TASK")]
+LaneName = Annotated[str | None, option("Only jobs of this lane.", "LANE", name=["--lane", "--priority"])]
 
 
 def jobs(
     *,
     status: Annotated[list[str] | None, option("Only jobs in these states, separated by commas.", "STATUS")] = None,
     task: TaskName = None,
-    priority: Annotated[str | None, option("Only jobs of this lane.", "LANE")] = None,
+    lane: LaneName = None,
     tenant: Annotated[str | None, option("Only jobs of this tenant.", "TENANT")] = None,
     worker: Annotated[str | None, option("Only jobs that this worker runs or ended.", "WORKER")] = None,
     why: Annotated[list[str] | None, option("Only jobs that wait, first of all for these reasons.", "REASON")] = None,
@@ -46,7 +47,7 @@ def jobs(
     query = JobQuery(
         states=read_states(split_names(status or ())),
         task=task,
-        lane=priority,
+        lane=lane,
         tenant=tenant,
         worker_id=worker,
         before=read_cursor(before),
@@ -55,8 +56,8 @@ def jobs(
     reasons = split_names(why or ())
 
     async def find(operator: Operator) -> tuple[list[JobRecord], int, bool]:
-        if priority is not None:
-            await check_lane(operator, priority)
+        if lane is not None:
+            await check_lane(operator, lane)
         if reasons:
             search = await _search(operator, query, reasons)
             found = await operator.search(search, before=query.before, limit=limit + 1)

@@ -39,7 +39,9 @@ NOT_TEXT = re.compile(r"argument '(\w+)': expected str\b")  # How a server refus
 class CallFlags:
     """The options of the submitted job."""
 
-    priority: Annotated[str | None, option("The lane: high, medium or low.", "LANE")] = None
+    priority: Annotated[str | None, option("The lane: high, medium or low.", "LANE", name=["--lane", "--priority"])] = (
+        None
+    )
     delay: Annotated[float | None, option("Run no earlier than this many seconds from now.", "SECONDS")] = None
     run_after: Annotated[str | None, option("Run no earlier than this moment: 2030-01-31T08:00:00Z.", "ISO")] = None
     expires: Annotated[
