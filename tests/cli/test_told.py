@@ -57,9 +57,9 @@ def test_the_latest_counts_are_counts_and_say_of_how_long(cli: Cli) -> None:
         cli.call("submit", "demo.noop")
     told = cli.call("stats").out
     assert "4 submitted" in told
-    assert "kept for     completed jobs 1 d, failed 7 d, dead letters 30 d" in told
+    assert "kept for      completed jobs 1 d, failed 7 d, dead letters 30 d" in told
     assert "kept         nothing" not in told
-    assert "ended badly  no job that is still kept" in told
+    assert "unsuccessful  no jobs" in told
 
 
 def test_the_hint_of_up_names_a_command_that_works_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 COMPARED = 500  # The newest batches, which a part of an id is compared with.
 STATUSES = ("open", "running", "completed", "failed", "cancelled")
 
-ListLimit = Annotated[int, option("How many at most.", validator=Number(gte=1, lte=COMPARED))]
+ListLimit = Annotated[int, option("List at most this many.", "N", validator=Number(gte=1, lte=COMPARED))]
 BatchWord = Annotated[str, option("The id of a batch, or its last characters.", name="ID")]
 
 
@@ -70,7 +70,7 @@ batch = family(
 
 @command(batch, "show ID [OPTIONS]", "headway batch show 22334455 --json")
 def show(batch_id: BatchWord, /, *, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
-    """Show one batch: its state, its jobs in numbers, and when it is expected to end."""
+    """Show one batch: its state, the counts of its jobs, and when it is expected to end."""
 
     async def read(operator: Operator) -> tuple[dict[str, Any], int]:
         return await _find(operator, batch_id), await operator.now_at()
@@ -118,7 +118,7 @@ def retry(
     json: JsonFlag = False,
     place: TargetOptions = HERE,
 ) -> int:
-    """Queue jobs of a batch again that did not complete.
+    """Retry the jobs of a batch that did not complete.
 
     If the batch had ended, its next round begins, and jobs that wait for the
     batch wait for it again. Exits with 1 if there was nothing to retry.

@@ -26,7 +26,7 @@ class BulkOptions:
     where: Annotated[str, option("Which jobs: a search such as 'state:queued task:reports.*'.", "SEARCH")]
     dry_run: Annotated[bool, flag("Only count the jobs and show some of them.", name="--dry-run")] = False
     expect: Annotated[
-        int | None, option("How many jobs you expect; more than a tenth above it are refused.", "NUMBER")
+        int | None, option("How many jobs you expect. If more than 10 % above it fit, none is changed.", "N")
     ] = None
     json: JsonFlag = False
     place: TargetOptions = HERE
@@ -35,8 +35,8 @@ class BulkOptions:
 bulk = family(
     "bulk",
     "Cancel, retry or move all jobs that fit a search.\n\n"
-    "A search has the words state: task: lane: tenant: worker: why: error: id: after: before: and words that must "
-    "appear in the arguments. Quotes keep spaces together.",
+    "A search consists of state: task: lane: tenant: worker: why: error: id: after: and before:, each with a value, "
+    "and of words that must appear in the arguments. Quotes keep spaces together.",
     "headway bulk cancel --where 'state:queued task:reports.* before:1d' --dry-run",
     "headway bulk retry --where 'state:failed error:ConnectionError after:2h' --expect 40",
 )

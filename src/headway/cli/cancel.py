@@ -31,7 +31,7 @@ def cancel(job_id: First, /, *more: More, place: TargetOptions = HERE) -> int:
 
 
 def retry(job_id: First, /, *more: More, place: TargetOptions = HERE) -> int:
-    """Queue jobs again that failed, were cancelled or are dead letters.
+    """Retry jobs that failed, were cancelled or are dead letters.
 
     Their attempts count from zero again. Exits with 1 if one of them does not
     exist, completed, or cannot be queued.

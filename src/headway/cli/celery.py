@@ -28,7 +28,7 @@ USERS = 10
 
 AppPath = Annotated[str | None, option("The Celery app, as `celery -A` takes it.", name="APP", show_default=False)]
 LedgerUrl = Annotated[str | None, option("Where the ledger is, in place of an app.", "URL", name="--store")]
-Prefix = Annotated[str, option("What the queues' names begin with, with --store.", name="--prefix")]
+Prefix = Annotated[str, option("With --store, what the names of the queues begin with.", "TEXT", name="--prefix")]
 
 celery = family(
     "celery",
@@ -70,8 +70,8 @@ def metrics(
     app: AppPath = None,
     /,
     *,
-    port: Annotated[int | None, option("Serve them there at /metrics, until interrupted.")] = None,
-    host: Annotated[str, option("The address to serve at.")] = "127.0.0.1",
+    port: Annotated[int | None, option("Serve them at this port, below /metrics, until interrupted.", "PORT")] = None,
+    host: Annotated[str, option("The address to serve at.", "HOST")] = "127.0.0.1",
     store: LedgerUrl = None,
     prefix: Prefix = "queue_",
 ) -> None:

@@ -46,7 +46,7 @@ def list_all(*, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
 
 @command(crons, "run TASK [OPTIONS]", "headway crons run reports.nightly")
 def run(task: CronName, /, *, place: TargetOptions = HERE) -> int:
-    """Submit the job of a cron now, beside its schedule, even if the cron is paused."""
+    """Submit the job of a cron now, in addition to its schedule and even if the cron is paused."""
     kept = change(place, lambda operator: operator.run_cron(task))
     if kept is None:
         raise _absent(task)
@@ -56,7 +56,7 @@ def run(task: CronName, /, *, place: TargetOptions = HERE) -> int:
 
 @command(crons, "pause TASK [OPTIONS]", "headway crons pause reports.nightly")
 def pause(task: CronName, /, *, place: TargetOptions = HERE) -> int:
-    """Let a cron submit no jobs until it is resumed.
+    """Stop a cron from submitting jobs until it is resumed.
 
     Jobs that it has submitted go on, and the task can still be submitted. Runs that
     pass meanwhile are not made up for.

@@ -150,7 +150,7 @@ def purge(
     yes: Yes = False,
     place: TargetOptions = HERE,
 ) -> int:
-    """Remove dead letters for good. Nothing brings them back."""
+    """Delete dead letters. This cannot be undone."""
     _check_choice(ids, everything=all_, filters=filters)
     chosen = "all dead letters that the filters choose" if filters.given else "all dead letters"
     if not yes and not _confirmed(f"Remove {chosen if all_ else render.plural(len(ids), 'dead letter')}?"):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ERROR_LEAST = 24  # Columns that an error needs at least; a longer one is folded.
 
-ListLimit = Annotated[int, option("How many at most.", validator=Number(gte=1, lte=10_000))]
+ListLimit = Annotated[int, option("List at most this many.", "N", validator=Number(gte=1, lte=10_000))]
 Before = Annotated[str | None, option("Continue after the previous page: its next_cursor.", "CURSOR")]
 TaskName = Annotated[str | None, option("Only jobs of this task.", "TASK")]
 LaneName = Annotated[str | None, option("Only jobs of this lane.", "LANE", name=["--lane", "--priority"])]

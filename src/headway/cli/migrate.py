@@ -15,10 +15,11 @@ def migrate(
 ) -> None:
     """Migrate the store to the schema of this version of Headway.
 
-    An SQLite store does this by itself whenever it is opened; this command does
-    it at a moment you choose, before workers start, and prints what it did. A
-    PostgreSQL store is changed by this command only. A store that does not exist
-    yet is created. Workers of the release before may go on meanwhile.
+    A store on SQLite or Redis is also migrated when the first process of this
+    version opens it. This command does it at a moment you choose, before
+    workers start, and prints what it did. A store on PostgreSQL is changed by
+    this command only. A store that does not exist yet is created. Workers of
+    the previous release can continue to run.
     """
     store = make_store(place.settings(), create=True)
     for line in run(_migrate(store, dry_run=dry_run)):

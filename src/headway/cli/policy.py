@@ -37,17 +37,17 @@ def check(
     file: PolicyFile,
     /,
     *,
-    slots: Annotated[int | None, option("Slots of each worker; else HEADWAY_SLOTS, else 5.")] = None,
-    workers: Annotated[int, option("How many workers there are.")] = 1,
+    slots: Annotated[int | None, option("Slots of each worker; else HEADWAY_SLOTS, else 5.", "N")] = None,
+    workers: Annotated[int, option("How many workers there are.", "N")] = 1,
     recorded: Annotated[bool, flag("Compare it with the load of the jobs that completed last.")] = False,
     json: JsonFlag = False,
     place: TargetOptions = HERE,
 ) -> int:
     """Check a policy file: print what it guarantees, errors and warnings.
 
-    Prints for each lane the share of all slots that it is sure of while every
-    lane has work, and the longest wait that follows for a job with ten minutes
-    of work before it. One job in each slot may come on top.
+    For each lane, prints the share of all slots that is guaranteed while every
+    lane has work, and the longest wait of a job with ten minutes of work in
+    front of it. Jobs that already run can add to that wait, one in each slot.
 
     Only --recorded needs a store. Warnings do not fail; errors do, and all of
     them are listed.
@@ -88,7 +88,7 @@ def check(
 )
 def show_policy(
     *,
-    version: Annotated[int | None, option("This version; else the one in force.")] = None,
+    version: Annotated[int | None, option("This version; else the one in force.", "N")] = None,
     history_: Annotated[bool, flag("List all versions.", name="--history")] = False,
     json: JsonFlag = False,
     place: TargetOptions = HERE,
@@ -120,7 +120,7 @@ def apply(
     file: PolicyFile,
     /,
     *,
-    note: Annotated[str, option("Why; kept in the history.", show_default=False)] = "",
+    note: Annotated[str, option("The reason for the change; kept in the history.", "TEXT", show_default=False)] = "",
     place: TargetOptions = HERE,
 ) -> None:
     """Apply a policy file as a new version. Workers use it within seconds, without a restart.
@@ -137,7 +137,7 @@ def apply(
 def rollback(
     *,
     to: Annotated[
-        int | None, option("The version to go back to, 0 for the built-in policy; else the one before.")
+        int | None, option("The version to go back to, 0 for the built-in policy; else the one before.", "N")
     ] = None,
     place: TargetOptions = HERE,
 ) -> None:

@@ -21,10 +21,10 @@ def scale(
 ) -> None:
     """Show how many slots would let a lane start its jobs in time.
 
-    Headway runs its forecast with more and more slots until nine of ten times
-    the last waiting job of the lane starts in time. The number is never below
-    what runs. It is 0 only if no job of the lane waits, runs, is held or is
-    due soon.
+    Headway simulates the queue with more and more slots, until the last
+    waiting job of the lane starts in time in nine of ten runs. The number is
+    never below the number of running jobs. It is 0 only if no job of the lane
+    waits, runs, is held or is due soon.
     """
     seconds = read_within(within)
     advice = ask(place, lambda operator: operator.scale(lane, seconds))

@@ -65,14 +65,20 @@ def simulate(
     against: Annotated[
         str | None, option("What to compare with: current, built-in, a version or a policy file.", "POLICY")
     ] = None,
-    slots: Annotated[int | None, option("Slots of each worker; else as recorded.", validator=Number(gte=1))] = None,
-    workers: Annotated[int | None, option("How many workers; else 1.", validator=Number(gte=1))] = None,
+    slots: Annotated[
+        int | None, option("Slots of each worker; else as recorded.", "N", validator=Number(gte=1))
+    ] = None,
+    workers: Annotated[int | None, option("How many workers; else 1.", "N", validator=Number(gte=1))] = None,
     capacity: Annotated[str | None, option("Slots over time, 0h:8,2h:16, or a TOML file.", "STEPS")] = None,
-    scale: Annotated[float, option("This many times the arrivals.", validator=Number(gt=0, lte=100))] = 1.0,
+    scale: Annotated[
+        float, option("Multiply the arrivals by this number.", "N", validator=Number(gt=0, lte=100))
+    ] = 1.0,
     seeds: Annotated[
         int | None,
         option(
-            "Replay with this many seeds; else 5 with --model and --now, 1 otherwise.", validator=Number(gte=1, lte=100)
+            "Replay with this many seeds; else 5 with --model and --now, 1 otherwise.",
+            "N",
+            validator=Number(gte=1, lte=100),
         ),
     ] = None,
     by: Annotated[list[GroupBy] | None, option("A table by lane, tenant, task or duration; may be repeated.")] = None,

@@ -36,7 +36,7 @@ def stats(*, json: JsonFlag = False, place: TargetOptions = HERE) -> None:
             {
                 render.lately(numbers): tables.counts_line(numbers.last_minute),
                 "ever": tables.counts_line(numbers.totals),
-                "ended badly": tables.counts_line(numbers.kept, "no job that is still kept"),
+                "unsuccessful": tables.counts_line(numbers.kept, "no jobs"),
                 "kept for": f"completed jobs {render.duration(policy.keep.completed_ms)}, "
                 f"failed {render.duration(policy.keep.failed_ms)}, "
                 f"dead letters {render.duration(policy.keep.dead_letter_ms)}",

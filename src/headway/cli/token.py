@@ -51,7 +51,7 @@ def create(
         str | None, option("How often it may submit: 100/s, 5000/min; else HEADWAY_TOKEN_RATE.", "RATE")
     ] = None,
     expires: Annotated[str | None, option("How long the token is valid: 12h, 30d; else for ever.", "LENGTH")] = None,
-    note: Annotated[str, option("Who uses the token.", show_default=False)] = "",
+    note: Annotated[str, option("Who uses the token.", "TEXT", show_default=False)] = "",
     json: JsonFlag = False,
     place: StoreOptions = STORE_HERE,
 ) -> None:
@@ -145,7 +145,7 @@ def revoke(
 @command(token, "audit [OPTIONS]", "headway token audit --limit 20", "headway token audit --json")
 def audit(
     *,
-    limit: Annotated[int, option("How many entries.", "N")] = 50,
+    limit: Annotated[int, option("List at most this many.", "N")] = 50,
     json: JsonFlag = False,
     place: StoreOptions = STORE_HERE,
 ) -> None:

@@ -53,7 +53,7 @@ ServerOption = Annotated[
     str | None, option("Run the jobs of a server: http://host:8000; else HEADWAY_SERVER, if set.", "URL")
 ]
 ServerToken = Annotated[
-    str | None, option("Token for the server. Better set HEADWAY_TOKEN, which no process list shows.")
+    str | None, option("Token for the server. Better set HEADWAY_TOKEN, which no process list shows.", "TOKEN")
 ]
 
 
@@ -74,10 +74,11 @@ class WorkerFlags:
     """Settings of a worker. What is not given comes from the app, HEADWAY_* variables and headway.toml."""
 
     slots: Annotated[
-        int | None, option("How many jobs run at once in a runner (5).", "N", validator=Number(gte=1, lte=10_000))
+        int | None,
+        option("How many jobs each runner process runs at once (5).", "N", validator=Number(gte=1, lte=10_000)),
     ] = None
     reserved: Annotated[
-        int | None, option("How many of the slots only lane high may fill (1).", "N", validator=_Count)
+        int | None, option("How many of these slots are kept for the lane high (1).", "N", validator=_Count)
     ] = None
     capabilities: Annotated[
         str | None, option("What this worker offers to jobs that need it: gpu,big-memory.", "NAMES")
@@ -85,7 +86,7 @@ class WorkerFlags:
     grace: Annotated[float | None, option("How long running jobs get when the worker has to stop (30).", "SECONDS")] = (
         None
     )
-    heartbeat: Annotated[float | None, option("How often leases are renewed (30).", "SECONDS")] = None
+    heartbeat: Annotated[float | None, option("How often the worker renews its leases (30).", "SECONDS")] = None
     dead_after: Annotated[
         float | None, option("How long after its last heartbeat it counts as dead (90).", "SECONDS")
     ] = None
