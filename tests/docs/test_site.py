@@ -9,13 +9,23 @@ import sys
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import sync_playwright
 
 import headway
 from headway import errors, testing
 from headway.version import __version__
+from tests.web.browser import launch_options
 
 ROOT = Path(__file__).parents[2]
+SPLIT = """
+[...document.querySelectorAll("article code .pre")]
+  .filter((word) => word.textContent.startsWith("--") && word.getBoundingClientRect().height > 28)
+  .map((word) => word.textContent)
+"""
 PAGES = sorted(page.relative_to(ROOT / "docs").with_suffix("") for page in (ROOT / "docs").rglob("*.md"))
+
+
+pytestmark = pytest.mark.timeout(300)  # Whichever test comes first builds the site.
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +37,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
-@pytest.mark.timeout(300)
 def test_every_page_is_on_the_site_and_in_its_navigation(site: Path) -> None:
     navigation = (site / "index.html").read_text()
     for page in PAGES:
@@ -45,6 +54,20 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
         assert [address for address in loaded if "//" in address] == [], page
     for style in site.rglob("*.css"):
         assert not re.search(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//", style.read_text()), style
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1200])
+def test_no_page_is_wider_than_the_window_and_options_stay_whole(site: Path, width: int) -> None:
+    with sync_playwright() as started:
+        browser = started.chromium.launch(**launch_options())
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        for name in PAGES:
+            page.goto((site / f"{name}.html").as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+            if width > 1_000:  # On a phone the longest ones do not fit into a column of a table.
+                assert page.evaluate(SPLIT) == [], name
+        browser.close()
 
 
 def test_the_site_has_search_versions_and_the_public_names(site: Path) -> None:
