@@ -159,7 +159,7 @@ def _guarantee_values(sure: Guarantee) -> dict[str, Any]:
 
 def _print_check(checked: PolicyReport, size: str) -> None:
     console = render.console()
-    numbers = ["level", "weight", "sure of"]
+    numbers = ["level", "weight", "guaranteed"]
     table = render.table("lane", *numbers, "longest wait, about", right=numbers)
     for sure in checked.guarantees:
         share = f"{sure.share:.0%}" if sure.share else render.NOTHING

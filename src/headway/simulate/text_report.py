@@ -179,7 +179,7 @@ def _promises(result: ScenarioResult) -> str:
     if not result.promises:
         return f"Promises of {result.scenario.name}: none that a replay can check."
     text = "; ".join(
-        f"{one.lane} is sure of {one.slots:.3g} slots after {length_text(one.after_ms / 1_000)}, and {one.jobs:,} "
+        f"{one.lane} is guaranteed {one.slots:.3g} slots after {length_text(one.after_ms / 1_000)}, and {one.jobs:,} "
         f"jobs waited longer, by up to {length_text(one.late_ms / 1_000)}"
         for one in broken
     )
