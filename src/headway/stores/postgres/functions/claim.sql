@@ -231,10 +231,11 @@ BEGIN
                 UNION ALL
                 SELECT b.job, CASE WHEN r_interval[b.rule] IS NULL THEN 2 ELSE 3 END, b.key, b.rule
                   FROM (SELECT b.job, b.key, array_position(r_name, split_part(b.key, '=', 1)) AS rule
-                          FROM (SELECT l.job, l.limits::json
-                                       ->> generate_series(0, json_array_length(l.limits::json) - 1) AS key
-                                  FROM (SELECT unnest(c_limits) AS limits, generate_subscripts(c_limits, 1) AS job) l
-                                 WHERE l.limits IS NOT NULL) b) b
+                          FROM (SELECT l.job, l.keys ->> generate_series(0, json_array_length(l.keys) - 1) AS key
+                                  FROM (SELECT l.job, l.limits::json AS keys
+                                          FROM (SELECT unnest(c_limits) AS limits,
+                                                       generate_subscripts(c_limits, 1) AS job) l
+                                         WHERE l.limits IS NOT NULL OFFSET 0) l) b OFFSET 0) b
                  WHERE b.rule IS NOT NULL
                  ORDER BY 1, 2, 3) k;
         EXIT;
@@ -281,11 +282,6 @@ BEGIN
        AND (rung <> -1 OR size <= {schema}.rung_room_{version}(rung_counts, rung_limits, step)) THEN
       assigned_each := CASE WHEN assigned IS NOT NULL THEN array_fill(assigned, ARRAY[size]) END;
       taken := held;
-      IF limited AND rate_keys IS NOT NULL THEN
-        n_reached := ARRAY(SELECT greatest(n.reached, now_us) + n.starts * r_interval[n.rule]
-                             FROM unnest(n_reached, n_starts, n_rule) WITH ORDINALITY n (reached, starts, rule, o)
-                            ORDER BY n.o);
-      END IF;
       IF rung <> 0 THEN
         rung_counts[step] := rung_counts[step] + size;
         room := room - size;
@@ -442,7 +438,10 @@ BEGIN
       usage_deltas := usage_deltas || array_fill(1, ARRAY[coalesce(cardinality(taken), 0)]);
       IF rate_keys IS NOT NULL THEN
         INSERT INTO {schema}.rate (namespace_id, rate_key, reached_us)
-        SELECT ns, n.key, n.reached FROM unnest(n_key, n_rule, n_starts, n_reached) n (key, rule, starts, reached)
+        SELECT ns, n.key, CASE WHEN chosen IS NULL THEN greatest(n.reached, now_us) + n.starts * r_interval[n.rule]
+                               ELSE n.reached END
+          FROM (SELECT unnest(n_key) AS key, unnest(n_rule) AS rule, unnest(n_starts) AS starts,
+                       unnest(n_reached) AS reached) n
          WHERE r_interval[n.rule] IS NOT NULL AND n.starts > 0
             ON CONFLICT (namespace_id, rate_key) DO UPDATE SET reached_us = excluded.reached_us;
       END IF;
