@@ -54,11 +54,11 @@ DECLARE
   c_limits text[];
   c_more text[];
   c_damaged text[];
-  c_eligible bigint[];     -- None if none of them is dated.
+  c_eligible bigint[];     -- These three are read only if one of them is dated.
   c_expires bigint[];
-  c_batch bigint[];        -- None if no candidate has a mark.
-  c_awaited boolean[];
-  marked boolean;
+  c_batch bigint[];
+  m_job bigint[];          -- The members of batches among them,
+  m_of bigint[];           -- and the batch of each.
   cancelled bigint[];      -- The batches among them that are cancelled.
   careful boolean;         -- Some come from blocked queues.
   dated boolean;           -- Some have expired, or their batch is cancelled, or they became eligible too late.
@@ -134,9 +134,10 @@ BEGIN
            array_agg(x.trace_id), array_agg(x.max_retries), array_agg(x.asked_ms), array_agg(x.submitted_at),
            CASE WHEN bool_or(x.limits IS NOT NULL) THEN array_agg(x.limits) END, array_agg(x.more),
            bool_or(x.park <> ''), bool_or(x.expires_at <= now_at OR x.eligible_at > until_at) IS TRUE,
-           bool_or(x.batch_seq IS NOT NULL OR x.awaited) IS TRUE
+           array_agg(x.seq) FILTER (WHERE x.batch_seq IS NOT NULL),
+           array_agg(x.batch_seq) FILTER (WHERE x.batch_seq IS NOT NULL)
       INTO size, c_spot, c_seq, c_key, c_queue, c_last, c_id, c_task, c_payload, c_tenant, c_trace, c_retries,
-           c_asked, c_submitted, c_limits, c_more, careful, dated, marked
+           c_asked, c_submitted, c_limits, c_more, careful, dated, m_job, m_of
       FROM (SELECT r.*, j.job_id, j.task, j.payload, j.tenant AS job_tenant, j.trace_id, j.max_retries,
                    j.timeout_ms AS asked_ms, j.submitted_at, j.limits,
                    CASE WHEN r.epoch > 0 OR r.timeout_ms IS NOT NULL OR j.retry IS NOT NULL
@@ -164,26 +165,20 @@ BEGIN
               JOIN {schema}.job j ON j.seq = r.seq ORDER BY r.order_key, r.seq) x;
     EXIT WHEN size = 0;
     again := size = fetched;
-    c_eligible := NULL;
-    c_expires := NULL;
-    c_batch := NULL;
-    c_awaited := NULL;
     cancelled := NULL;
-    IF dated THEN
-      SELECT array_agg(x.eligible_at), array_agg(x.expires_at) INTO c_eligible, c_expires
-        FROM (SELECT r.eligible_at, r.expires_at FROM unnest(c_spot) WITH ORDINALITY s (spot, o)
-               CROSS JOIN LATERAL (SELECT * FROM {schema}.ready r WHERE r.ctid = s.spot OFFSET 0) r ORDER BY s.o) x;
-    END IF;
-    IF marked THEN
-      SELECT array_agg(x.batch_seq), array_agg(x.awaited) INTO c_batch, c_awaited
-        FROM (SELECT r.batch_seq, r.awaited FROM unnest(c_spot) WITH ORDINALITY s (spot, o)
-               CROSS JOIN LATERAL (SELECT * FROM {schema}.ready r WHERE r.ctid = s.spot OFFSET 0) r ORDER BY s.o) x;
+    IF m_job IS NOT NULL THEN
       SELECT array_agg(b.seq) FILTER (WHERE b.cancel_at IS NOT NULL), b_seq || array_agg(b.seq),
              b_id || array_agg(b.batch_id) INTO cancelled, b_seq, b_id
-        FROM {schema}.batch b WHERE b.seq = ANY (c_batch);
-      b_job := b_job || c_seq;
-      b_of := b_of || c_batch;
+        FROM {schema}.batch b WHERE b.seq = ANY (m_of);
+      b_job := b_job || m_job;
+      b_of := b_of || m_of;
       dated := dated OR cancelled IS NOT NULL;
+    END IF;
+    IF dated THEN
+      SELECT array_agg(x.eligible_at), array_agg(x.expires_at), array_agg(x.batch_seq)
+        INTO c_eligible, c_expires, c_batch
+        FROM (SELECT r.eligible_at, r.expires_at, r.batch_seq FROM unnest(c_spot) WITH ORDINALITY s (spot, o)
+               CROSS JOIN LATERAL (SELECT * FROM {schema}.ready r WHERE r.ctid = s.spot OFFSET 0) r ORDER BY s.o) x;
     END IF;
     changed := false;
     chosen := NULL;
@@ -413,12 +408,12 @@ BEGIN
         u AS (
           DELETE FROM {schema}.unique_key u
            WHERE u.namespace_id = ns AND u.unique_key = ANY (ARRAY(SELECT e.unique_key FROM e)))
-        SELECT gone || array_agg(c_id[i]),
-               m_seq || array_agg(c_seq[i]) FILTER (WHERE c_batch[i] IS NOT NULL OR c_awaited[i]),
-               m_batch || array_agg(c_batch[i]) FILTER (WHERE c_batch[i] IS NOT NULL OR c_awaited[i]),
-               m_awaited || array_agg(c_awaited[i]) FILTER (WHERE c_batch[i] IS NOT NULL OR c_awaited[i]),
-               (SELECT count(*) FROM e) < cardinality(expired)
-          INTO gone, m_seq, m_batch, m_awaited, changed FROM unnest(expired) i;
+        SELECT gone || ARRAY(SELECT c_id[i] FROM unnest(expired) i),
+               m_seq || array_agg(e.seq) FILTER (WHERE e.batch_seq IS NOT NULL OR e.awaited),
+               m_batch || array_agg(e.batch_seq) FILTER (WHERE e.batch_seq IS NOT NULL OR e.awaited),
+               m_awaited || array_agg(e.awaited) FILTER (WHERE e.batch_seq IS NOT NULL OR e.awaited),
+               count(*) < cardinality(expired)
+          INTO gone, m_seq, m_batch, m_awaited, changed FROM e;
       END IF;
       IF moved <> '{}' THEN
         SELECT array_agg(m.seq), array_agg(m.key) INTO moved_seq, moved_to

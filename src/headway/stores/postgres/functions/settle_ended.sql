@@ -17,7 +17,8 @@ DECLARE
   c_count int[];
 BEGIN
   SELECT array_agg(m.batch), array_agg(c.kind), array_agg(c.count) INTO c_batch, c_kind, c_count
-    FROM (SELECT m.batch, m.state, count(*)::int AS ended FROM unnest(m_batch, m_state) m (batch, state)
+    FROM (SELECT m.batch, m.state, count(*)::int AS ended
+            FROM (SELECT unnest(m_batch) AS batch, unnest(m_state) AS state) m
            WHERE m.batch IS NOT NULL GROUP BY m.batch, m.state) m
    CROSS JOIN LATERAL (VALUES ('live', -m.ended),
                               (CASE m.state WHEN 'dead_letter' THEN 'failed' ELSE m.state END, m.ended),
