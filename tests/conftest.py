@@ -8,6 +8,7 @@ import gc
 import hashlib
 import logging
 import os
+import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
@@ -241,6 +242,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             rest -= {"shared_file", "deferred"}
         marks = dict.fromkeys(rest, pytest.mark.proof)
         metafunc.parametrize("store_name", [pytest.param(name, marks=marks.get(name, ())) for name in names])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the folder of all tests, if servers run as another user than these tests.
+
+    Each session of pytest closes its usual folder to other users. So a session that a test or another developer starts
+    would take a server's files away.
+    """
+    if os.geteuid() == 0 and config.option.basetemp is None:
+        config.option.basetemp = folder = tempfile.mkdtemp(prefix="headway-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The servers of tests end with the process that started them."""
+"""The servers of tests end with the process that started them, and can read their files until then."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.servers import PATIENCE
+from tests.servers import PATIENCE, Valkey
 
 ROOT = Path(__file__).parents[2]
 STARTER = """
@@ -41,6 +41,19 @@ def test_the_servers_of_a_killed_process_end(tmp_path: Path) -> None:
     while left := set(filter(_runs, left)):
         assert time.monotonic() < deadline, left
         time.sleep(0.02)
+
+
+def test_another_session_of_pytest_leaves_the_files_of_a_server_alone(tmp_path: Path) -> None:
+    server = Valkey(tmp_path / "server")
+    server.start()
+    try:
+        (tmp_path / "test_nothing.py").write_text("def test_nothing(tmp_path): assert tmp_path.exists()")
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "test_nothing.py"]
+        alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        subprocess.run(command, cwd=tmp_path, env=alone, check=True, capture_output=True)
+        assert server.ask("CONFIG", "REWRITE") == b"+OK\r\n"
+    finally:
+        server.kill()
 
 
 def _runs(pid: int) -> bool:
