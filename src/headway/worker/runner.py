@@ -40,7 +40,10 @@ from headway.worker.backend.base import Backend, JobSource, LeaseTimes
 from headway.worker.backend.store import StoreBackend
 from headway.worker.claimer import Claimer
 from headway.worker.context_runtime import WorkerRuntime
-from headway.worker.executors.table import ExecutorConfig, make_executors
+from headway.worker.executors.base import Executor
+from headway.worker.executors.inline import InlineExecutor
+from headway.worker.executors.process import ProcessExecutor
+from headway.worker.executors.thread import ThreadExecutor
 from headway.worker.inline_batching import TaskBatcher
 from headway.worker.job_log import JobLog
 from headway.worker.manifest import manifest, warn_of_durations, warn_of_fair_by, warn_of_threads
@@ -99,11 +102,12 @@ class Runner:
         )
         if isinstance(backend, StoreBackend):
             backend.recorder.on_recorded = app.on_recorded
-        bounds = ChildBounds.of(self._settings)
-        config = ExecutorConfig(
-            slots, app_path, self._settings.payload_max, self._settings.log, _addresses(backend), bounds
-        )
-        self._executors = make_executors(config)
+        settings, bounds = self._settings, ChildBounds.of(self._settings)
+        self._executors: dict[str, Executor] = {
+            "async": InlineExecutor(_addresses(backend)),
+            "thread": ThreadExecutor(slots),
+            "process": ProcessExecutor(app_path, settings.payload_max, settings.log, bounds),
+        }
         self._on_recycling = on_recycling  # Called once, when another runner should replace this one.
         self._began = time.monotonic() if began is None else began
         self._memory_after = memory_after
@@ -117,7 +121,6 @@ class Runner:
         self._followed = 0  # The policy version that this runner applied last.
         self._learned = time.monotonic()
         self._job_source: JobSource | None = None
-        settings = self._settings
         # The grace covers the hard grace, after which a job is killed, and the time to report the job.
         self.pace = LeaseTimes(
             settings.heartbeat, settings.dead_after, settings.confirm, settings.hard_grace + STOP_SECONDS

@@ -1,4 +1,4 @@
-"""The base of executors. To add one, name it in ``core.worker.EXECUTORS`` and add an entry to ``table``."""
+"""The base of executors. To add one, name it in ``core.worker.EXECUTORS`` and make one in ``Runner``."""
 
 from __future__ import annotations
 
