@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from headway.core.policy.document import BUILT_IN, Policy
+from headway.core.policy.units import plural as plural
 from headway.core.timestamps import write_moment
 from headway.core.worker import WorkerInfo, capabilities_in, tasks_in
 from headway.stores.base import Stats
@@ -57,11 +58,6 @@ def short_ids(ids: Iterable[str]) -> dict[str, str]:
     while len({job_id[-length:] for job_id in known}) < len(known):
         length += 1
     return {job_id: job_id[-length:] for job_id in known}
-
-
-def plural(count: int, word: str) -> str:
-    """Count things: ``1 job``, ``2 jobs``."""
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
 def compact(value: object) -> str:

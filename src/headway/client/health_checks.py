@@ -12,6 +12,7 @@ from typing import Literal
 
 from headway.client.settings import Settings
 from headway.core.errors import HeadwayError
+from headway.core.policy.units import plural
 from headway.core.policy.why import length
 from headway.core.worker import WorkerState
 from headway.policy_store.damage import find_damaged
@@ -170,7 +171,7 @@ def _check_workers(stats: Stats) -> Check:
     stranded = sum(worker.running for worker in dead)
     if stranded and not alive:
         advice = "start a worker: it returns them to the queue"
-        return Check("workers", "fail", f"{detail}, the dead hold {_jobs(stranded)}", advice)
+        return Check("workers", "fail", f"{detail}, the dead hold {plural(stranded, 'job')}", advice)
     if not alive:
         return Check("workers", "warning", detail, "start one with `headway worker module:app`, or jobs will wait")
     return Check("workers", "ok", detail)
@@ -183,11 +184,7 @@ def _check_waiting(stats: Stats) -> Check:
     detail = "no job waits"
     if waiting:
         since = f", the oldest for {length((stats.now_at - min(oldest)) / 1_000)}" if oldest else ""
-        detail = f"{_jobs(waiting)} waiting{since}"
+        detail = f"{plural(waiting, 'job')} waiting{since}"
     if waiting and not alive:
         return Check("waiting", "fail", f"{detail}, and no worker takes jobs", "start one: `headway worker module:app`")
     return Check("waiting", "ok", detail)
-
-
-def _jobs(count: int) -> str:
-    return f"{count:,} job{'' if count == 1 else 's'}"

@@ -17,6 +17,7 @@ from headway.core.job import JobId, State
 from headway.core.job import JobRecord as Record
 from headway.core.policy.estimate import Estimate
 from headway.core.policy.lanes import effective_lane
+from headway.core.policy.units import plural
 from headway.core.policy.why import Reason, why
 
 if TYPE_CHECKING:
@@ -176,8 +177,8 @@ class Job(Generic[R]):
             case _:
                 error = job.error or JobError(type="Unknown", message=job.reason or "no reason given")
                 raise JobFailed(
-                    f"job {self.id} ({job.task}) ended as {job.state.value} after {job.attempts} "
-                    f"attempt{'s' if job.attempts != 1 else ''}: {error.type}: {error.message}",
+                    f"job {self.id} ({job.task}) ended as {job.state.value} after {plural(job.attempts, 'attempt')}: "
+                    f"{error.type}: {error.message}",
                     error=error,
                     partial=decode_result(job.result, self._kind),
                     job_id=self.id,

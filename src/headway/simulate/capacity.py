@@ -9,7 +9,7 @@ from itertools import pairwise
 from headway.core.errors import ConfigError
 from headway.core.policy.document import LimitRule, Policy
 from headway.core.policy.enforced import PauseSet
-from headway.core.policy.units import parse_length
+from headway.core.policy.units import parse_length, plural
 from headway.core.suggest import did_you_mean
 from headway.core.worker import ANY_TASK
 from headway.simulate.job import SimulatedJob
@@ -71,10 +71,9 @@ class Capacity:
     def describe(self) -> str:
         """Return the workers as text: ``2 workers of 8 slots``."""
         sizes = sorted({tuple(step.slots for step in worker.steps) for worker in self.workers})
-        count = len(self.workers)
-        workers = "1 worker" if count == 1 else f"{count:,} workers"
+        workers = plural(len(self.workers), "worker")
         if len(sizes) == 1 and len(sizes[0]) == 1:
-            return f"{workers} of {sizes[0][0]:,} slot{'' if sizes[0][0] == 1 else 's'}"
+            return f"{workers} of {plural(sizes[0][0], 'slot')}"
         return f"{workers} with up to {self.slots:,} slots"
 
 

@@ -15,6 +15,7 @@ from headway.client.task import Task
 from headway.core.cron import next_tick, parse_cron
 from headway.core.errors import BadArguments, ConfigError
 from headway.core.job import JobId, NewJob, State, SubmitReply
+from headway.core.policy.units import plural
 from headway.core.suggest import did_you_mean
 from headway.core.workflow import Graph, GraphReply
 from headway.policy_store.current import CurrentPolicy
@@ -293,7 +294,7 @@ def _has(task: AnyTask, job: Enqueued, name: str, value: object) -> bool:
 
 
 def _complaint(sought: str, count: int | None, found: Sequence[Enqueued], everything: Sequence[Enqueued]) -> str:
-    wanted = "a job" if count is None else f"{count} job{'s' if count != 1 else ''}"
+    wanted = "a job" if count is None else plural(count, "job")
     matched = "" if count is None else f", but {len(found)} matched"
     if not everything:
         return f"expected {wanted} {sought}{matched}; nothing was enqueued"

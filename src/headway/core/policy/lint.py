@@ -9,7 +9,7 @@ from typing import NamedTuple
 from headway.core.policy.document import LimitRule, Policy
 from headway.core.policy.guarantees import Guarantee, Pool, best_level, guarantees_of
 from headway.core.policy.table_reader import key_path
-from headway.core.policy.units import write_length, write_rate
+from headway.core.policy.units import plural, write_length, write_rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +74,15 @@ def _check_lanes(policy: Policy, pool: Pool, guarantees: Iterable[Guarantee]) ->
                 "starves",
                 key_path("lanes", sure.lane, "promote_after"),
                 f"lane {sure.lane} can wait for ever while better lanes have work: it never rises to level {best}, "
-                f"for which it needs {_plural(rise, 'threshold')}",
+                f"for which it needs {plural(rise, 'threshold')}",
             )
         useful = lane.level if policy.promotion == "absolute" else rise
         if len(lane.promote_after_ms) > useful:
             yield Finding(
                 "threshold_unused",
                 f"{key_path('lanes', sure.lane, 'promote_after')}[{useful}]",
-                f"lane {sure.lane} has nowhere to rise at its {_plural(len(lane.promote_after_ms), 'threshold')}: "
-                f"{_plural(useful, 'level')} above it",
+                f"lane {sure.lane} has nowhere to rise at its {plural(len(lane.promote_after_ms), 'threshold')}: "
+                f"{plural(useful, 'level')} above it",
             )
 
 
@@ -103,7 +103,7 @@ def _check_reserve(policy: Policy, pool: Pool) -> Iterator[Finding]:
         text = f"a worker never reserves all its slots: {pool.slots - 1} of {pool.slots} will be reserved"
         yield Finding("reserve_too_large", "reserve.slots", text)
     elif reserve.scope == "pool" and reserve.slots >= pool.total:
-        text = f"the reserve takes all {_plural(pool.total, 'slot')} and leaves none to {', '.join(pool.outside)}"
+        text = f"the reserve takes all {plural(pool.total, 'slot')} and leaves none to {', '.join(pool.outside)}"
         yield Finding("reserve_too_large", "reserve.slots", text)
     worst = max(policy.lanes[name].level for name in pool.inside)
     better = ", ".join(sorted(name for name in pool.outside if policy.lanes[name].level < worst))
@@ -115,7 +115,7 @@ def _check_reserve(policy: Policy, pool: Pool) -> Iterator[Finding]:
 
 def _check_ladder(policy: Policy, pool: Pool) -> Iterator[Finding]:
     least: int | None = None
-    slots = _plural(pool.total, "slot")
+    slots = plural(pool.total, "slot")
     for at, rung in enumerate(policy.ladder.rungs):
         most, key = rung.most(pool.total), f"ladder.rungs[{at}].limit"
         if most is None:
@@ -132,9 +132,7 @@ def _check_ladder(policy: Policy, pool: Pool) -> Iterator[Finding]:
 def _check_limits(policy: Policy, pool: Pool) -> Iterator[Finding]:
     for name, rule in policy.limits.items():
         if rule.concurrency is not None and rule.concurrency >= pool.total:
-            text = (
-                f"limit {name} can never be reached: {rule.concurrency} jobs at once on {_plural(pool.total, 'slot')}"
-            )
+            text = f"limit {name} can never be reached: {rule.concurrency} jobs at once on {plural(pool.total, 'slot')}"
             yield Finding("limit_unused", key_path("limits", name, "concurrency"), text)
         if rule.count is not None and rule.burst > rule.count:
             rate = write_rate(rule.count, rule.period_ms)
@@ -177,7 +175,3 @@ def _check_load(policy: Policy, pool: Pool, load: OfferedLoad) -> Iterator[Findi
 def _overload(key: str, what: str, offered: float, most: int) -> Finding:
     text = f"the load on {what} is {offered:.3g} slots, and {most} may be used: waits grow without end"
     return Finding("below_load", key, text)
-
-
-def _plural(count: int, word: str) -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}"

@@ -79,6 +79,11 @@ def write_rate(count: int, period_ms: int) -> str:
     return f"{count}/{_PERIODS.get(period_ms) or write_length(period_ms)}"
 
 
+def plural(count: int, word: str) -> str:
+    """Count things: ``1 job``, ``2 jobs``."""
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
 def is_number(value: object) -> TypeGuard[float]:
     """Return whether a value is a number of reasonable size. Booleans are not numbers."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -_LARGE < value < _LARGE

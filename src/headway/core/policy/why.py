@@ -19,6 +19,7 @@ from headway.core.job import ClassKey, JobRecord, State
 from headway.core.policy.document import TENANT, Policy
 from headway.core.policy.enforced import PAUSE, SECOND_US, parameter_value
 from headway.core.policy.lanes import LaneView, lane_of, service_order
+from headway.core.policy.units import plural
 from headway.core.snapshot import Snapshot
 from headway.core.timestamps import write_moment
 from headway.core.worker import TASK, WorkerInfo, capabilities_in, serves, tasks_in
@@ -191,12 +192,12 @@ def _unserved(job: JobRecord, queue: QueueDiagnostics) -> Iterator[Reason]:
         return
     knowing = [worker for worker in live if serves((f"{TASK}{job.task}",), frozenset(worker.offers))]
     if not knowing:
-        text = f"no live worker knows the task {job.task} ({_number(len(live), 'worker')} asked)"
+        text = f"no live worker knows the task {job.task} ({plural(len(live), 'worker')} asked)"
         yield Reason("unroutable", text, {"task": job.task, "workers": len(live)})
     needs = capabilities_in(job.needs)
     if not any(serves(tuple(needs), frozenset(worker.offers)) for worker in live):
         missing = [need for need in needs if not any(need in worker.offers for worker in live)] or needs
-        text = f"no live worker offers {', '.join(missing)} ({_number(len(live), 'worker')} asked)"
+        text = f"no live worker offers {', '.join(missing)} ({plural(len(live), 'worker')} asked)"
         yield Reason("unservable", text, {"needs": needs, "missing": missing, "workers": len(live)})
     elif knowing:
         text = f"no live worker both knows {job.task} and offers {', '.join(needs)}"
@@ -261,7 +262,7 @@ def _without_slot(lane: str, queue: QueueDiagnostics, able: Sequence[WorkerInfo]
         reserved = policy.reserve.slots if policy.reserve.scope == "pool" else sum(w.reserved for w in able)
         kept = " and ".join(sorted(policy.reserve.lanes)) or "no lane"
         facts: dict[str, Any] = {"free": slots - len(busy), "reserved": reserved, "for": sorted(policy.reserve.lanes)}
-        yield Reason("reserved", f"{_number(slots - len(busy), 'free slot')} kept for {kept}", facts)
+        yield Reason("reserved", f"{plural(slots - len(busy), 'free slot')} kept for {kept}", facts)
 
 
 def _room_below(worker: WorkerInfo, queue: QueueDiagnostics, policy: Policy) -> bool:
@@ -339,7 +340,3 @@ def length(seconds: float) -> str:
 def _count(jobs: int, exactly: int = AHEAD_COUNTED) -> str:
     more = "+" if jobs >= exactly else ""
     return f"{jobs:,}{more} job{'s' if jobs != 1 else ''}"
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}{'s' if count != 1 else ''}"

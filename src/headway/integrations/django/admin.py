@@ -15,6 +15,7 @@ from django.utils.html import format_html
 
 from headway.core.errors import HeadwayError
 from headway.core.job import State
+from headway.core.policy.units import plural
 from headway.integrations.django.models import IOAttempt, IOJob
 from headway.integrations.django.queue import queue
 from headway.integrations.django.status import read_status
@@ -226,7 +227,7 @@ class IOJobAdmin(_ReadOnly, admin.ModelAdmin):
 
     def _show_message(self, request: Any, count: int, what: str) -> None:
         if count:
-            self.message_user(request, f"{count} job{'' if count == 1 else 's'} {what}.", messages.SUCCESS)
+            self.message_user(request, f"{plural(count, 'job')} {what}.", messages.SUCCESS)
 
     def _left(self, request: Any, jobs: Any, done: int) -> None:
         left = jobs.count() - done
