@@ -194,13 +194,8 @@ class HttpOperator:
         )
 
     async def drain(self, worker_id: str) -> bool:
-        try:
-            await self._ask("POST", f"/workers/{quote(worker_id, safe='')}/drain", {})
-        except ServerRefused as refusal:
-            if refusal.code == "worker_not_found":
-                return False
-            raise
-        return True
+        path = f"/workers/{quote(worker_id, safe='')}/drain"
+        return await self._ask_unless("worker_not_found", path) is not None
 
     async def paused(self) -> PauseSet:
         return _paused(await self._get("/pauses"))
@@ -274,12 +269,7 @@ class HttpOperator:
             await asyncio.sleep(BULK_EVERY)
 
     async def _act_on_cron(self, name: str, verb: str) -> dict[str, Any] | None:
-        try:
-            return await self._ask("POST", f"/crons/{quote(name, safe='')}/{verb}", {})
-        except ServerRefused as refusal:
-            if refusal.code == "cron_not_found":
-                return None
-            raise
+        return await self._ask_unless("cron_not_found", f"/crons/{quote(name, safe='')}/{verb}")
 
     async def batches(self, query: BatchQuery) -> dict[str, Any]:
         return await self._get(
@@ -335,6 +325,15 @@ class HttpOperator:
             if page["next_cursor"] is None:
                 return
             query["cursor"] = page["next_cursor"]
+
+    async def _ask_unless(self, absent: str, path: str) -> dict[str, Any] | None:
+        """Post a command. Return None if the server refuses it with the code ``absent``."""
+        try:
+            return await self._ask("POST", path, {})
+        except ServerRefused as refusal:
+            if refusal.code == absent:
+                return None
+            raise
 
     async def _get(self, path: str, **query: Any) -> dict[str, Any]:
         return await self._ask("GET", path, None, **query)
