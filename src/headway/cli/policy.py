@@ -17,7 +17,6 @@ from headway.core.policy.document import Policy
 from headway.core.policy.guarantees import Guarantee
 from headway.core.policy.lint import Finding, PolicyReport, check_policy
 from headway.core.policy.writer import flat_data
-from headway.core.timestamps import write_moment
 from headway.policy_store.versions import PolicyVersion, load_policy
 
 PolicyFile = Annotated[Path, option("A policy file, .toml or .json.", name="FILE")]
@@ -105,10 +104,11 @@ def show_policy(
 
     found, current = ask(place, read)
     if json and history_:
-        items = [_applied_values(applied, current) for applied in found]
+        items = [applied.facts() | {"current": applied.version == current} for applied in found]
         render.print_json({"items": items, "next_cursor": None})
     elif json:
-        render.print_json(_applied_values(found[0], current) | {"policy": found[0].data})
+        [applied] = found
+        render.print_json(applied.facts() | {"current": applied.version == current, "policy": applied.data})
     elif history_:
         _print_history(found, current)
     else:
@@ -175,16 +175,6 @@ def _print_warnings(findings: Sequence[Finding]) -> None:
     for found in findings:
         text = render.text(f"{found.key}: {found.text} [{found.code}]".removeprefix(": "))
         render.console().print(render.text("warning ", render.STYLES["warning"]) + text, soft_wrap=True)
-
-
-def _applied_values(applied: PolicyVersion, current: int) -> dict[str, Any]:
-    return {
-        "version": applied.version,
-        "current": applied.version == current,
-        "applied_at": write_moment(applied.applied_at) if applied.version else None,
-        "note": applied.note,
-        "digest": applied.digest or None,
-    }
 
 
 def _title(applied: PolicyVersion, current: int) -> str:

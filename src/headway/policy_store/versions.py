@@ -18,6 +18,7 @@ from headway.core.policy.key_positions import FindPosition, json_positions, toml
 from headway.core.policy.reader import read_policy
 from headway.core.policy.writer import policy_data
 from headway.core.text_position import find_bad_byte
+from headway.core.timestamps import write_moment
 from headway.policy_store.rule_documents import write_rules
 from headway.stores.base import POLICIES, Store
 from headway.stores.unreadable import DAMAGE, DocumentReader, read_or
@@ -34,6 +35,11 @@ class PolicyVersion(msgspec.Struct, frozen=True, dict=True):
     note: str
     digest: str
     data: dict[str, Any] = msgspec.field(name="policy")  # So named in the store.
+
+    def facts(self) -> dict[str, Any]:
+        """Return the version as other programs read it, without the policy itself."""
+        applied_at = write_moment(self.applied_at) if self.version else None
+        return {"version": self.version, "applied_at": applied_at, "note": self.note, "digest": self.digest or None}
 
     @cached_property
     def policy(self) -> Policy:

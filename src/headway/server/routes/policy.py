@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from fastapi import Body, Path, Query, Request
@@ -10,7 +12,6 @@ from starlette.responses import Response
 from headway.core.policy.document import Policy
 from headway.core.policy.reader import read_policy
 from headway.core.policy.writer import policy_data
-from headway.core.timestamps import write_moment
 from headway.estimates.load import check_here
 from headway.policy_store.versions import PolicyVersion, apply_policy, current_version, history, read_applied, roll_back
 from headway.security.audited_store import audited
@@ -31,7 +32,7 @@ routes = Routes("policy", "/api/v1", whole=True)
 async def get_policy(request: Request) -> Response:
     """Return the current policy and its version, with every default filled in."""
     store = await service_of(request).store()
-    return reply(_values(await read_applied(store, await current_version(store))))
+    return _policy_reply(await read_applied(store, await current_version(store)))
 
 
 @routes.get("/policy/versions", Scope.READ, PolicyVersions, "Versions of the policy")
@@ -47,9 +48,7 @@ async def list_versions(
     for applied in reversed(await history(store)):
         if below is not None and applied.version >= below:
             continue
-        values = _values(applied) | {"current": applied.version == current}
-        del values["policy"]
-        if not page.add(values):
+        if not page.add(applied.facts() | {"current": applied.version == current}):
             return page.answer(last)
         last = str(applied.version)
     return page.answer(None)
@@ -58,7 +57,7 @@ async def list_versions(
 @routes.get("/policy/versions/{version}", Scope.READ, PolicyReply, "One version of the policy", problems=("policy",))
 async def get_version(request: Request, version: Annotated[int, Path(ge=0, le=NUMBER_MAX)]) -> Response:
     """Return any version of the policy. 0 is the built-in policy."""
-    return reply(_values(await read_applied(await service_of(request).store(), version)))
+    return _policy_reply(await read_applied(await service_of(request).store(), version))
 
 
 @routes.put(
@@ -91,7 +90,7 @@ async def put_policy(
     store_for = audited(store, caller_of(request).who)
     applied = await apply_policy(store_for, read, now_at=now_at, note=note, if_version=if_version)
     await service.app.in_force.refresh(store, every=0)
-    return reply(_values(applied) | checked)
+    return _policy_reply(applied, checked)
 
 
 @routes.post("/policy/rollback", Scope.ADMIN, PolicyReply, "Put an earlier policy in force again", problems=("policy",))
@@ -101,7 +100,7 @@ async def rollback(request: Request, wanted: Rollback) -> Response:
     store, now_at = await service.store(), (await service.queue_view.fresh()).now_at
     applied = await roll_back(audited(store, caller_of(request).who), to=wanted.to, now_at=now_at)
     await service.app.in_force.refresh(store, every=0)
-    return reply(_values(applied) | await _check(store, applied.policy))
+    return _policy_reply(applied, await _check(store, applied.policy))
 
 
 async def _check(store: Store, policy: Policy) -> dict[str, Any]:
@@ -111,11 +110,5 @@ async def _check(store: Store, policy: Policy) -> dict[str, Any]:
     return {"warnings": warnings, "findings": [one._asdict() for one in found]}
 
 
-def _values(applied: PolicyVersion) -> dict[str, Any]:
-    return {
-        "version": applied.version,
-        "applied_at": write_moment(applied.applied_at) if applied.version else None,
-        "note": applied.note,
-        "digest": applied.digest or None,
-        "policy": applied.data,
-    }
+def _policy_reply(applied: PolicyVersion, checked: Mapping[str, Any] = MappingProxyType({})) -> Response:
+    return reply(applied.facts() | {"policy": applied.data, **checked})
