@@ -16,7 +16,7 @@ from headway.maintenance.cron import CronSubmitter
 from headway.maintenance.pruner import Pruner
 from headway.maintenance.reaper import Reaper
 from headway.maintenance.standard import standard_chores
-from headway.maintenance.wait_sampling import WaitSampler
+from headway.maintenance.wait_sampling import sample_waits
 from headway.metrics.recorder import MetricsRecorder
 from headway.policy_store.catalogue import CronDocument, publish_crons, read_crons
 from headway.policy_store.current import CurrentPolicy
@@ -212,7 +212,7 @@ class WatchedStore(MemoryStore):
 @pytest.mark.parametrize("ago, looked", [(0.5, 0), (5.0, 1)])
 async def test_a_witness_believes_a_runner_that_has_just_seen_nothing_wait(ago: float, looked: int) -> None:
     store = WatchedStore(clock=ManualClock())
-    await WaitSampler(store, CurrentPolicy(), lambda: time.monotonic() - ago)()
+    await sample_waits(store, CurrentPolicy(), lambda: time.monotonic() - ago)
     assert store.looked == looked
 
 

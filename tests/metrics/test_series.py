@@ -19,11 +19,11 @@ from headway.metrics.series import (
     LATEST,
     MINUTE_MS,
     SERIES,
-    SeriesRecorder,
     SeriesRow,
     SeriesStep,
     SeriesTotals,
     read_series,
+    record_series,
     step_between,
     totals_of,
     wait_quantile,
@@ -40,7 +40,6 @@ class RecordedStore:
         self.store = store
         self.clock = clock
         self.metrics = MetricsRecorder("worker")
-        self.chore = SeriesRecorder(store)
 
     async def run_jobs(self, count: int, lane: str = "medium", waits_ms: int = 0) -> None:
         await submit(self.store, *(a_job(lane=lane) for _ in range(count)))
@@ -55,7 +54,7 @@ class RecordedStore:
         await self.metrics.publish(self.store)
 
     async def sample(self) -> float | None:
-        return await self.chore()
+        return await record_series(self.store)
 
     async def minutes(self, since_ms: int = HOUR_MS) -> list[SeriesStep]:
         now_at = self.clock()
@@ -95,12 +94,11 @@ async def test_a_row_has_what_happened_in_its_minute(plant: RecordedStore, clock
 
 
 async def test_many_processes_write_each_minute_once(plant: RecordedStore, clock: ManualClock) -> None:
-    chores = [SeriesRecorder(plant.store) for _ in range(4)]
     for _ in range(5):
-        await asyncio.gather(*(chore() for chore in chores))
+        await asyncio.gather(*(record_series(plant.store) for _ in range(4)))
         await plant.run_jobs(2)
         clock.advance(60)
-    await asyncio.gather(*(chore() for chore in chores))
+    await asyncio.gather(*(record_series(plant.store) for _ in range(4)))
     assert [step.lanes[ALL].submitted for step in await plant.minutes()] == [2] * 5
 
 
@@ -144,7 +142,7 @@ async def test_rows_survive_a_writer_that_dies_between_its_writes(plant: Recorde
     await plant.run_jobs(3)
     clock.advance(60)
     with pytest.raises(ConnectionError):
-        await SeriesRecorder(cast("Store", DyingStore(plant.store)))()
+        await record_series(cast("Store", DyingStore(plant.store)))
     await plant.sample()
     assert [step.lanes[ALL].submitted for step in await plant.minutes()] == [1, 2, 3]
 

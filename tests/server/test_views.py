@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from headway import Headway
 from headway.core.policy.reader import read_policy
 from headway.estimates.costs import TaskCosts
-from headway.metrics.series import MINUTE_MS, SeriesRecorder
+from headway.metrics.series import MINUTE_MS, record_series
 from headway.policy_store.versions import apply_policy
 from headway.security.tokens import create_token
 from headway.server.waiting_rows import ANCHORS_MAX
@@ -254,7 +254,7 @@ async def test_a_forecast_compares_slots_and_policies_quickly(
 
 
 async def test_a_series_is_read_by_lane_and_step(app: Headway, http: httpx.AsyncClient, store: Store) -> None:
-    await SeriesRecorder(store)()
+    await record_series(store)
     empty = (await http.get(f"{API}/series")).json()
     assert (empty["points"], empty["step_seconds"], empty["lane"]) == ([], 60, None)
     for step, seconds in (("5m", 300), ("hour", 3_600), ("120", 120), ("1d", 86_400)):

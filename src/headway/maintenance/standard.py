@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from headway.maintenance.archiver import Archiver
 from headway.maintenance.clock_jumps import ClockJumpDetector
@@ -12,10 +13,10 @@ from headway.maintenance.preemption import EVERY as PREEMPTION_EVERY
 from headway.maintenance.preemption import Preemptor
 from headway.maintenance.pruner import Pruner
 from headway.maintenance.reaper import Reaper
-from headway.maintenance.wait_sampling import WaitSampler
+from headway.maintenance.wait_sampling import sample_waits
 from headway.metrics.documents import STALE, MetricsCompactor
 from headway.metrics.recorder import PUBLISH_EVERY, MetricsRecorder
-from headway.metrics.series import SeriesRecorder
+from headway.metrics.series import record_series
 from headway.policy_store.current import CurrentPolicy
 from headway.stores.base import Store
 
@@ -41,7 +42,7 @@ def standard_chores(
     """Build the chores of a process.
 
     A cron fires only in a process where ``knows_task`` accepts its task. ``has_workers`` is false while a server has no
-    workers. The server then leaves sampling and preemption to processes that have some. See ``WaitSampler`` for
+    workers. The server then leaves sampling and preemption to processes that have some. See ``sample_waits`` for
     ``idle_since`` and ``Preemptor`` for ``sessions``.
     """
 
@@ -56,11 +57,11 @@ def standard_chores(
         Chore("reaper", heartbeat / 3, Reaper(store, in_force, dead_after, recorder=recorder, jumps=jumps)),
         Chore("pruner", 2 * heartbeat, Pruner(store, in_force, jumps)),
         Chore("cron", CRON_EVERY, CronSubmitter(store, knows_task)),
-        Chore("wait_sampling", WAIT_SAMPLE_EVERY, while_serving(WaitSampler(store, in_force, idle_since))),
+        Chore("wait_sampling", WAIT_SAMPLE_EVERY, while_serving(partial(sample_waits, store, in_force, idle_since))),
         Chore("preemption", PREEMPTION_EVERY, while_serving(Preemptor(store, in_force, sessions=sessions))),
         Chore("metrics", PUBLISH_EVERY, lambda: recorder.publish(store)),
         Chore("metrics_compaction", STALE / 5, MetricsCompactor(store)),
-        Chore("series", SERIES_RETRY, SeriesRecorder(store)),
+        Chore("series", SERIES_RETRY, partial(record_series, store)),
     ]
     if archiver is not None:
         chores.append(Chore("archiver", ARCHIVE_EVERY, archiver, own_outage=True))

@@ -91,20 +91,15 @@ _read_latest = msgspec.json.Decoder(LatestStep).decode
 _read_steps = msgspec.json.Decoder(list[SeriesStep]).decode
 
 
-class SeriesRecorder:
-    """The chore that takes a sample each minute. There is no leader: the first process to write wins."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    async def __call__(self) -> float | None:
-        stats = await self._store.stats()
-        minute_at = stats.now_at // MINUTE_MS * MINUTE_MS
-        latest, version = await _latest(self._store)
-        if latest is None or latest.totals.at < minute_at:
-            totals = totals_of(stats, await read_documents(self._store), minute_at)
-            await _write(self._store, latest, version, totals, stats)
-        return (minute_at + MINUTE_MS - stats.now_at) / 1_000 + random.uniform(0.2, SPREAD)
+async def record_series(store: Store) -> float:
+    """Take a sample, each minute, as a chore. There is no leader: the first process to write wins."""
+    stats = await store.stats()
+    minute_at = stats.now_at // MINUTE_MS * MINUTE_MS
+    latest, version = await _latest(store)
+    if latest is None or latest.totals.at < minute_at:
+        totals = totals_of(stats, await read_documents(store), minute_at)
+        await _write(store, latest, version, totals, stats)
+    return (minute_at + MINUTE_MS - stats.now_at) / 1_000 + random.uniform(0.2, SPREAD)
 
 
 async def read_series(store: Store, *, since_at: int, step_ms: int, now_at: int) -> list[SeriesStep]:

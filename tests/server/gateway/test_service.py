@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from headway.policy_store.catalogue import TaskEntry, read_tasks
 from headway.policy_store.current import CurrentPolicy
 from headway.protocol.conversion import result_of
 from headway.protocol.worker import HeldTask, PollRequest, ProgressUpdate, ResultReport, WorkerHeartbeat
-from headway.server.gateway.chores import RegistrationPruner, TimeoutEnforcer
+from headway.server.gateway.chores import TimeoutEnforcer, prune_registrations
 from headway.server.gateway.long_poll import PollResult
 from headway.server.gateway.registry import Registration
 from headway.server.gateway.service import NewWorker, WorkerGateway
@@ -898,7 +899,7 @@ async def test_registrations_go_a_while_after_their_workers(
 ) -> None:
     gone, lives = await add_worker(), await add_worker()
     await gateway.beat(gone.worker_id, WorkerHeartbeat(seq=1))
-    forget = RegistrationPruner(store, gateway.registry)
+    forget = partial(prune_registrations, store, gateway.registry)
     await forget()
     clock.advance(seconds=120)
     await gateway.beat(lives.worker_id, WorkerHeartbeat())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from headway.core.errors import JobError
 from headway.core.lease import Lease
@@ -36,7 +37,7 @@ def gateway_chores(gateway: WorkerGateway, tokens: Tokens) -> list[Chore]:
     return [
         Chore("timeouts", TIMEOUTS_EVERY, timeouts),
         Chore("revocation", REVOCATION_EVERY, RevocationEnforcer(gateway, tokens)),
-        Chore("registrations", REGISTRATIONS_EVERY, RegistrationPruner(store, registry)),
+        Chore("registrations", REGISTRATIONS_EVERY, partial(prune_registrations, store, registry)),
         Chore("durations", DURATIONS_EVERY, gateway.learn),
         Chore("first_durations", PUBLISH_EVERY, gateway.learn_first, wake=gateway.durations.due),
     ]
@@ -93,29 +94,22 @@ class TimeoutEnforcer:
             log.warning(LogEvent("job.timed_out", **facts))
 
 
-class RegistrationPruner:
-    """Removes registrations of workers that the store no longer knows, or that have been dead for a while."""
-
-    def __init__(self, store: Store, registry: WorkerRegistry) -> None:
-        self._store = store
-        self._registry = registry
-
-    async def __call__(self) -> float | None:
-        registrations = await self._registry.all()
-        if not registrations:
-            return None
-        queue = await self._store.diagnose()
-        kept = {
-            worker.worker_id
-            for worker in queue.workers
-            if worker.state is not WorkerState.DEAD or worker.running or worker.lease_ends_at + FORGET_MS > queue.now_at
-        }
-        for registration in registrations:
-            # A worker that registers now has a registration before the store knows the worker.
-            settled = registration.registered_at + FORGET_MS <= queue.now_at
-            if settled and registration.worker_id not in kept:
-                await self._registry.forget(registration.worker_id)
-        return None
+async def prune_registrations(store: Store, registry: WorkerRegistry) -> None:
+    """Remove registrations of workers that the store no longer knows, or that have been dead for a while."""
+    registrations = await registry.all()
+    if not registrations:
+        return
+    queue = await store.diagnose()
+    kept = {
+        worker.worker_id
+        for worker in queue.workers
+        if worker.state is not WorkerState.DEAD or worker.running or worker.lease_ends_at + FORGET_MS > queue.now_at
+    }
+    for registration in registrations:
+        # A worker that registers now has a registration before the store knows the worker.
+        settled = registration.registered_at + FORGET_MS <= queue.now_at
+        if settled and registration.worker_id not in kept:
+            await registry.forget(registration.worker_id)
 
 
 def _timed_out(lease: Lease) -> TimedOut:
