@@ -194,6 +194,25 @@ async def test_a_bulk_is_kept_whole_or_not_at_all(http: httpx.AsyncClient) -> No
 
 
 @pytest.mark.parametrize("store_name", ["memory"])
+@pytest.mark.parametrize(
+    "wrong, code",
+    [
+        ({"task_type": "add", "parameters": {"a": 1}, "priority": "urgent"}, "config"),
+        ({"task_type": "add", "parameters": {"a": {"$out": {"index": 0}}}, "priority": "urgent"}, "config"),
+        ({"task_type": "add", "parameters": {"a": 1}, "duration": "eternal"}, "config"),
+        ({"task_type": "add", "parameters": {"a": 1}, "prio": "high"}, "invalid"),
+        ({"task_type": "add", "parameters": {"a": 1}, "timeout_seconds": "soon"}, "invalid"),
+        (None, "invalid"),
+    ],
+)
+async def test_each_problem_of_a_bulk_names_the_index(http: httpx.AsyncClient, wrong: object, code: str) -> None:
+    good = [{"task_type": "add", "parameters": {"a": number}} for number in range(3)]
+    answer = await http.post(f"{TASKS}/bulk", json=[*good, wrong, *good])
+    assert (answer.status_code, answer.json()["code"], answer.json().get("index")) == (422, code, 3)
+    assert (await http.get(TASKS)).json()["items"] == []
+
+
+@pytest.mark.parametrize("store_name", ["memory"])
 @pytest.mark.parametrize("count", [0, 1_001])
 async def test_a_bulk_has_at_least_one_task_and_at_most_a_thousand(http: httpx.AsyncClient, count: int) -> None:
     answer = await http.post(f"{TASKS}/bulk", json=[{"task_type": "add", "parameters": {"a": 1}}] * count)

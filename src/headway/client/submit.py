@@ -143,9 +143,8 @@ class Submitter:
         """
         connection = _one_connection(calls, connection)
         nodes = with_sources(calls, options.get("tenant"))
-        jobs = await self._prepare(nodes)
         client = self._app.client
-        with _name_call(calls, nodes), traces.SubmitSpan(jobs) as sent:
+        with _name_call(calls, nodes), traces.SubmitSpan(await self._prepare(nodes)) as sent:
             graph = self._graph(nodes, sent, options)
             reply = await client.submit_graph(graph) if connection is None else None
             while reply is None:
@@ -173,8 +172,7 @@ class Submitter:
     ) -> list[Job[Any]]:
         """Submit a graph in this thread. ``store_graph`` stores it. Blocks."""
         nodes = with_sources(calls, options.get("tenant"))
-        jobs = self._app.portal.run(self._prepare(nodes))
-        with _name_call(calls, nodes), traces.SubmitSpan(jobs) as sent:
+        with _name_call(calls, nodes), traces.SubmitSpan(self._app.portal.run(self._prepare(nodes))) as sent:
             reply = store_graph(self._graph(nodes, sent, options))
         return _handles(calls, nodes, sent, reply)
 
@@ -222,6 +220,9 @@ class Submitter:
                 self._after_commit(partial(self.declared.add, task.name))
         if any(task.terms.problem for task in tasks):
             await app.in_force.refresh(await app.client.store(), every=0)  # The operator may have fixed the policy.
+            for index, call in enumerate(calls):
+                if (problem := call.task.terms.problem) is not None:
+                    raise ConfigError(problem, index=index)
         jobs = [call.job() for call in calls]
         if self._bounds_depth:
             await self._depth.admit(await app.client.store(), jobs, app.policy)
@@ -278,17 +279,17 @@ class Submitter:
 
 @contextmanager
 def _name_call(calls: Sequence[Call[Any]], nodes: Sequence[Call[Any]]) -> Iterator[None]:
-    """Change the index in a ``BadEdge`` to that of the caller's call, because a graph may have sorted the calls."""
+    """Change the index in an error to that of the caller's call, because a graph may have sorted the calls."""
     try:
         yield
-    except BadEdge as problem:
+    except (BadEdge, ConfigError) as problem:
         node = problem.facts.get("index")
         job_id = nodes[node].new.job_id if isinstance(node, int) else None
         index = next((place for place, call in enumerate(calls) if call.new.job_id == job_id), node)
         if index == node:
             raise
         text = str(problem).replace(f"job {node} of the graph", f"job {index} of the graph")
-        raise BadEdge(text, **{**problem.facts, "index": index}) from None
+        raise type(problem)(text, **{**problem.facts, "index": index}) from None
 
 
 def _handles(

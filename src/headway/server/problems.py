@@ -171,4 +171,8 @@ def invalid(errors: Sequence[Any]) -> Problem:
         return Problem("malformed", "the body is not JSON")
     found = [{"field": _field(error["loc"]), "text": str(error["msg"])[:TEXT_MAX]} for error in errors[:20]]
     text = "; ".join(f"{one['field']}: {one['text']}" for one in found[:3])
-    return Problem("invalid", text, errors=found)
+    place = errors[0]["loc"][1:2] if errors else ()  # Of the first error: a number if the body is a list.
+    problem = Problem("invalid", text, errors=found)
+    if place and isinstance(place[0], int):
+        problem.facts["index"] = place[0]
+    return problem
