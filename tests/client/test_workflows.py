@@ -324,6 +324,28 @@ def test_a_batch_runs_its_callbacks_and_shows_its_results(headway: Testbed, task
     assert list(batch.results().failures()) == []
 
 
+def test_a_task_that_cannot_take_the_results_of_a_batch_is_refused(headway: Testbed, tasks: Tasks) -> None:
+    app = headway.app
+
+    def bare(parts, label=""): ...  # type: ignore[no-untyped-def]
+    def listed(parts: list[int]) -> None: ...
+    def unread(parts: "NoSuchName") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+    def nothing() -> None: ...
+
+    with app.batch("rows") as batch:
+        for number, function in enumerate((bare, listed, unread, nothing)):
+            with pytest.raises(ConfigError, match="annotate its first parameter with headway"):
+                batch.then(app.task(name=f"then-{number}")(function))  # type: ignore[call-overload]
+
+        @app.task
+        def raw(parts: dict[str, str]) -> dict[str, str]:
+            return parts
+
+        done = batch.then(raw)  # type: ignore[arg-type]
+    headway.drain()
+    assert done.result() == {"batch_id": batch.id}
+
+
 def test_a_batch_is_retried_and_fires_again(headway: Testbed, tasks: Tasks) -> None:
     tasks.failing = {2}
     with headway.app.batch("rows") as batch:

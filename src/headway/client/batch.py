@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import partial
+from inspect import Parameter
 from itertools import islice
 from typing import (
     TYPE_CHECKING,
@@ -21,10 +22,11 @@ from typing import (
     TypeVar,
     cast,
     get_args,
+    get_origin,
 )
 
 from headway.client.client import BATCH
-from headway.client.codec import decode_result
+from headway.client.codec import Signature, decode_result
 from headway.client.context import current
 from headway.client.graph import new_batch_id
 from headway.client.job import Job
@@ -209,8 +211,12 @@ class Batch(Generic[R]):
     async def athen(
         self, task: Task[Concatenate[Results[R], Q], S, Any], /, *args: Q.args, **kwargs: Q.kwargs
     ) -> Job[S]:  # fmt: skip
-        """Run a task with the results of the batch as its first argument, once all members have completed."""
-        check_task("then", task)
+        """Run a task with the results of the batch as its first argument, once all members have completed.
+
+        Raises ``ConfigError`` if the task's first parameter is not annotated with ``Results``: without it, the task
+        would receive the id of the batch as a plain object.
+        """
+        _check_takes_results(task)
         return await self._acallback(task.call(self._out, *args, **kwargs), EdgeRule.CANCEL)
 
     async def aon_failure(self, task: Task[Q, S, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Job[S]:
@@ -225,7 +231,7 @@ class Batch(Generic[R]):
 
     def then(self, task: Task[Concatenate[Results[R], Q], S, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Job[S]:
         """Blocking twin of ``athen``."""
-        check_task("then", task)
+        _check_takes_results(task)
         return self._callback(task.call(self._out, *args, **kwargs), EdgeRule.CANCEL)
 
     def on_failure(self, task: Task[Q, S, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Job[S]:
@@ -345,6 +351,23 @@ class RetryJobs(Protocol):
     """Queues ended jobs again, as ``Store.retry`` does."""
 
     async def __call__(self, job_ids: Sequence[JobId], *, alone: bool) -> list[State | None]: ...
+
+
+def _check_takes_results(task: object) -> None:
+    """Raise ``ConfigError`` unless a task can take the results of a batch as its first argument."""
+    check_task("then", task)
+    signature: Signature | None = getattr(task, "signature", None)
+    if signature is None:
+        return
+    first = next(iter(signature.parameters.values()), None)
+    annotation = Parameter.empty if first is None else first.annotation
+    if (get_origin(annotation) or annotation) in (Results, dict, object, Any):
+        return
+    found = "no parameter" if first is None else f"the parameter {str(first)!r}"
+    raise ConfigError(
+        f"then passes the results of the batch as the first argument, but {task!r} has {found}; annotate its first "
+        "parameter with headway.Results, and import Results where the module runs, not only for type checkers"
+    )
 
 
 async def retry_batch(store: Store, retry: RetryJobs, batch_id: BatchId, mode: str) -> int:
