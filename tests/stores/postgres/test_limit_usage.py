@@ -64,7 +64,7 @@ async def test_the_starts_of_a_rate_are_not_counted_as_running_jobs(
 async def test_new_keys_are_counted_without_a_look_at_all_other_keys(
     open_url: OpenStore, url: str, schema: str, outside: Outside
 ) -> None:
-    store = await open_url(url)
+    await open_url(url)
     await outside.execute(f"ALTER TABLE {schema}.limit_usage SET (autovacuum_enabled = off)")
     await outside.execute(f"INSERT INTO {schema}.limit_usage SELECT 1, 'old=' || i, 1 FROM generate_series(1, 3000) i")
     read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE schemaname = $1 AND relname = $2"
