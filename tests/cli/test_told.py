@@ -62,6 +62,13 @@ def test_the_latest_counts_are_counts_and_say_of_how_long(cli: Cli) -> None:
     assert "unsuccessful  no jobs" in told
 
 
+def test_a_job_that_may_be_retried_any_number_of_times_shows_no_number(cli: Cli) -> None:
+    # The tasks of a Celery project have this number: Celery decides about their retries.
+    job_id = cli.submit("demo.noop", "--max-retries", "1000000")
+    assert "0 of any number" in cli.call("status", job_id).out
+    assert "1000001" not in cli.call("jobs").out
+
+
 def test_the_hint_of_up_names_a_command_that_works_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = tmp_path / ".venv" / "bin" / "headway"
     program.parent.mkdir(parents=True)

@@ -96,6 +96,12 @@ def test_a_job_shows_what_it_is_and_why_it_waits(site: Site, open_page: OpenPage
     expect(watched.page.get_by_text(re.compile("Not known yet|p50 to p90"))).to_be_visible()
 
 
+def test_a_job_with_any_number_of_retries_says_so(site: Site, open_page: OpenPage) -> None:
+    job_id = site.submit("reports.export", {"month": "many"}, max_retries=1_000_000)
+    watched = open_page(f"{site.ui}jobs/{job_id}")
+    expect(watched.page.get_by_text("of any number")).to_be_visible()
+
+
 def test_a_finished_job_shows_its_result_and_a_failed_one_its_error(site: Site, open_page: OpenPage) -> None:
     done = site.get("tasks", q="state:completed task:mail.send")["items"][0]
     watched = open_page(f"{site.ui}jobs/{done['task_id']}")

@@ -72,6 +72,11 @@ export function plural(value: number, one: string, many = `${one}s`): string {
   return `${full(value)} ${value === 1 ? one : many}`;
 }
 
+/** Return how many attempts a job has. With the most retries that a job may have, they are unlimited. */
+export function attempts(retries: number): string {
+  return retries === 1_000_000 ? "any number" : full(retries + 1);
+}
+
 /** Return JSON as one line, cut after a number of characters. */
 export function brief(value: unknown, most = 120): string {
   const text = typeof value === "string" ? value : (JSON.stringify(value) ?? "");

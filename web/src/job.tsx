@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { ActionButtons, Confirmations } from "./actions";
 import { address, get, part } from "./api";
 import type { ProgramOutput, TaskReply, Why } from "./api.gen";
-import { moment, plural, seconds, shell } from "./format";
+import { attempts, moment, plural, seconds, shell } from "./format";
 import { now, refresh } from "./live";
 import { REASONS } from "./reasons";
 import { useResource } from "./resource";
@@ -377,7 +377,7 @@ function Facts({ task }: { task: TaskReply }) {
     ],
     [
       "Attempts",
-      `${task.attempt_count} of ${task.max_retries + 1}${task.crashes ? `, ${plural(task.crashes, "crash", "crashes")}` : ""}`,
+      `${task.attempt_count} of ${attempts(task.max_retries)}${task.crashes ? `, ${plural(task.crashes, "crash", "crashes")}` : ""}`,
     ],
     ["Timeout", seconds(task.timeout_seconds)],
     ["Expires", task.expires_at && <Time at={task.expires_at} />],

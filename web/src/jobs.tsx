@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { ActionButtons, actionsFor, Confirmations } from "./actions";
 import { get } from "./api";
 import type { TaskPage, TaskReply } from "./api.gen";
-import { brief, full, parameters, plural, seconds } from "./format";
+import { attempts, brief, full, parameters, plural, seconds } from "./format";
 import { list } from "./keys";
 import { selected } from "./live";
 import { REASONS } from "./reasons";
@@ -401,7 +401,7 @@ class JobRow extends Component<RowProps> {
           <Age at={since(task)} />
         </td>
         <td class="num roomy">
-          {task.attempt_count} <small>of {task.max_retries + 1}</small>
+          {task.attempt_count} <small>of {attempts(task.max_retries)}</small>
         </td>
         <td class="clamp wide">
           <Reasoning task={task} />

@@ -12,6 +12,7 @@ from headway.cli.help import option, split_names
 from headway.cli.operator import Operator
 from headway.cli.store_access import HERE, JsonFlag, TargetOptions, ask
 from headway.client.app import read_states
+from headway.client.job_template import RETRIES_MAX
 from headway.client.job_values import job_values
 from headway.core.errors import ConfigError
 from headway.core.job import JobRecord
@@ -104,7 +105,9 @@ def jobs_table(found: Sequence[JobRecord], now_at: int, *, errors: bool = False)
                 "status": render.status_text(_status(job)),
                 "task": render.text(job.task),
                 "lane": render.text(job.lane),
-                "attempts": f"{job.attempts}/{job.max_retries + 1}",
+                "attempts": str(job.attempts)
+                if job.max_retries == RETRIES_MAX
+                else f"{job.attempts}/{job.max_retries + 1}",
                 "age": render.age(job.submitted_at, now_at),
                 "took": render.NOTHING
                 if job.started_at is None

@@ -26,6 +26,7 @@ from headway.cli.store_access import (
 )
 from headway.client.client import Client
 from headway.client.job_info import arguments_of, result_of
+from headway.client.job_template import RETRIES_MAX
 from headway.client.job_values import job_values
 from headway.core.errors import JobError
 from headway.core.event import Event
@@ -156,7 +157,7 @@ def _facts(report: JobReport, policy: Policy) -> dict[str, object]:
         "duration": job.rung if job.assigned in (None, job.rung) else f"{job.rung}, assigned {job.assigned}",
         "tenant": job.tenant,
         "needs": ", ".join(job.needs) or None,
-        "attempts": f"{job.attempts} of {job.max_retries + 1}",
+        "attempts": f"{job.attempts} of {'any number' if job.max_retries == RETRIES_MAX else job.max_retries + 1}",
         "crashes": job.crashes or None,
         "timeout": render.duration(job.timeout_ms),
         "batch": job.batch_id,
