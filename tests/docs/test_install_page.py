@@ -38,6 +38,11 @@ def test_the_page_says_why_each_dependency_is_there() -> None:
     assert rows == [(extra, package(one)) for extra, needed in EXTRAS.items() if extra != "all" for one in needed]
 
 
+def test_no_dependency_is_for_a_system_on_which_headway_does_not_run() -> None:
+    assert "does not run on Windows" in (ROOT / "README.md").read_text()
+    assert [one for one in PROJECT["dependencies"] if re.search(r"== ?'(Windows|win32)'", one)] == []
+
+
 def test_all_means_every_other_extra() -> None:
     assert EXTRAS["all"] == [f"{NAME}[{','.join(extra for extra in EXTRAS if extra != 'all')}]"]
 
