@@ -96,7 +96,7 @@ def _first_sentence(text: str) -> str:
     """Return the first sentence that is not in a heading, a block of code, a table, a list or a line of links."""
     for paragraph in _CODE.sub("", text).split("\n\n"):
         plain = " ".join(_LINK.sub(r"\1", paragraph).replace("**", "").split())
-        if re.match(r"[A-Z`]", plain) and plain.endswith((".", ":", "?")):
+        if re.match(r"[A-Za-z`]", plain) and plain.endswith((".", ":", "?")):
             return re.split(r"(?<=[.?])\s", plain)[0]
     return ""
 
