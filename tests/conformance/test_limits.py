@@ -244,6 +244,21 @@ async def test_a_limit_is_never_exceeded_by_workers_that_ask_at_once(store: Stor
     assert sorted(done) == sorted(jobs)
 
 
+@pytest.mark.parametrize("concurrency", range(1, 13))
+async def test_a_limit_holds_beside_any_number_of_other_leases(store: Store, concurrency: int) -> None:
+    await enforce(store, {"account": per_account(concurrency)})
+    await register(store, "w1", slots=100)
+    await register(store, "w2", slots=100)
+    others = await submit(store, *(a_job() for _ in range(3)))
+    assert await claimed_ids(store, "w1") == others
+    sevens = await submit(store, *(a_job(limits=SEVEN) for _ in range(12)))
+    claimed: list[JobId] = []
+    for worker, free in (("w1", 1), ("w2", 7), ("w1", 1), ("w2", 7)):
+        claimed += await claimed_ids(store, worker, free=free)
+        assert len(claimed) <= concurrency
+    assert claimed == sevens[:concurrency]
+
+
 async def test_a_lowered_limit_lets_nothing_start_until_enough_has_ended(store: Store) -> None:
     await enforce(store, {"account": per_account(3)})
     jobs = await submit(store, *(a_job(limits=SEVEN) for _ in range(6)))

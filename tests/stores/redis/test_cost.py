@@ -84,6 +84,16 @@ async def test_limits_and_tenants_cost_a_batch_no_commands_for_each_job(
     assert limited - plain < 20
 
 
+async def test_a_limit_above_the_number_of_all_leases_costs_two_commands_for_each_key(
+    store: RedisStore, server: Valkey
+) -> None:
+    await register(store, slots=100)
+    plain = await commands_of_a_drain(store, server, *(a_job() for _ in range(50)))
+    await declare_limits(store, "t", {"t": LimitRule(concurrency=1_000, by="t")})
+    limited = await commands_of_a_drain(store, server, *(a_job(limits=(f"t={number}",)) for number in range(50)))
+    assert limited - plain < 2 * 50 + 20
+
+
 def test_threads_submit_each_on_a_connection_of_its_own(server: Valkey) -> None:
     # R2.46
     with Headway(server.url) as app:

@@ -173,7 +173,7 @@ function claim.take(take, want, worker, token, out)
           end
           passed = passed + 1
         else
-          local bits, tail, head = extras and extras.unique and $lease.UNIQUE or 0, '', fresh
+          local bits, tail, terms, head = extras and extras.unique and $lease.UNIQUE or 0, '', '', fresh
           if requeue then
             local attempts = math.min($requeue.attempts(requeue) + 1, 65535)  -- no more than two bytes hold
             head = $lease{
@@ -196,9 +196,9 @@ function claim.take(take, want, worker, token, out)
           local counted_by = keys and keys.packed or ''
           if blocking or assigned ~= '' then
             local waited = blocking and waited_text(waits, blocking) or never_blocked
-            bits, tail = bits + $lease.TERMS, tail .. text(assigned) .. waited .. counted_by
+            bits, terms = bits + $lease.TERMS, text(assigned) .. waited .. counted_by
           elseif counted_by ~= '' then
-            bits, tail = bits + $lease.TERMS, tail == '' and keys.terms or tail .. keys.terms
+            bits, terms = bits + $lease.TERMS, keys.terms
           end
           local rest = not requeue and ends[bits]
           if not rest then
@@ -207,7 +207,7 @@ function claim.take(take, want, worker, token, out)
             if not requeue then ends[bits] = rest end
           end
           local held_as = head .. $lease{eligible = eligible, class = bytes packed_class, order_key = order}
-            .. rest .. tail
+            .. rest .. tail .. terms
           mine_n = mine_n + 1
           mine[mine_n], leases[2 * mine_n - 1], leases[2 * mine_n] = member, member, held_as
           local n = out.n + 1

@@ -59,7 +59,7 @@ local STATES = {C = 'completed', F = 'failed', X = 'cancelled', D = 'dead_letter
 local call, P, now, now15
 local tx = {  -- what the current call has read and changed
   adds = {}, order = {}, clock = {}, last = {}, eligible = {}, counts = {}, changed = {}, names = {}, room = {},
-  reached = {}, record = {}, holds = {}, started = {}, sources = {}, touched = {}, status = {},
+  reached = {}, record = {}, holds = {}, held = {}, started = {}, sources = {}, touched = {}, status = {},
   needed = {}, ran = {}, retried = {}, batch = {}, counted = {}, dirty = {},
 }
 
@@ -180,15 +180,20 @@ local function gather(lists, name, value)  -- add to one of several lists
   if list then list[#list + 1] = value else lists[name] = {value} end
 end
 
-local function gather_few(lists, name, value)  -- the same, but a single value is no list: most names have only one
+-- The same, but a single value is no list, since most names have only one. names: all names in order.
+local function gather_few(lists, names, name, value)
   local list = lists[name]
-  if not list then lists[name] = value
+  if not list then lists[name], names[#names + 1] = value, name
   elseif type(list) == 'table' then list[#list + 1] = value
   else lists[name] = {list, value} end
 end
 
-local function bulk_few(command, key, list)  -- ``bulk`` for what ``gather_few`` gathered
-  if type(list) == 'table' then bulk(command, key, list) else call(command, key, list) end
+local function bulk_few(command, names, lists)  -- one command for each name, with what ``gather_few`` gathered
+  for i = 1, #names do
+    local name = names[i]
+    local list = lists[name]
+    if type(list) == 'table' then bulk(command, name, list) else call(command, name, list) end
+  end
 end
 
 local function text(value) return pack('>I2', #value) .. value end
@@ -251,9 +256,17 @@ function record.tail(rec)
   return sub(rec, -i4(rec, record.after_id(rec)))
 end
 
+local last_name, last_task = '\0\0', ''  -- the task of the last job, behind its length and alone: most jobs have it too
+
 function record.task(rec, after_id)
   rec = rec or ''
-  return (text_at(rec, #rec - i4(rec, after_id or record.after_id(rec)) + 1))
+  local start = #rec - i4(rec, after_id or record.after_id(rec)) + 1
+  local stop = start + #last_name - 1
+  if sub(rec, start, stop) ~= last_name then
+    last_task = text_at(rec, start)
+    last_name = text(last_task)
+  end
+  return last_task
 end
 
 function record.without_payload(rec)  -- or as it is, if it is cut

@@ -39,10 +39,9 @@ end
 local function limit_views(rec)
   local views, tenant, own = {}, record.sharing(rec, record.flags(rec))
   for _, entry in ipairs(rule_index.keys(rec, tenant, own)) do
-    local rule = entry.rule
     push(views, entry.key)
-    push(views, rule.most and num(call('SCARD', P .. 'h:' .. entry.key)) or '')
-    push(views, rule.interval and num(limits.next_start_at(entry.key, rule)) or '')
+    push(views, entry.most and num(call('SCARD', entry.set)) or '')
+    push(views, entry.interval and num(limits.next_start_at(entry)) or '')
   end
   return views
 end

@@ -37,7 +37,6 @@ local function adopt()  -- count all leases again, and open all blocked queues
   for i = 1, #held, 2 do
     for _, key in ipairs(lease.rest(held[i + 1]).held or {}) do call('SREM', P .. 'h:' .. key, held[i]) end
   end
-  tx.room = {}
   for i = 1, #held, 2 do
     local member, was, rec = held[i], held[i + 1], record.of(held[i])
     local tenant, own = record.sharing(rec, record.flags(rec))

@@ -38,6 +38,7 @@ local function claim_by(plan, takes, row, worker, token, out)
   local free = math.min(plan.free, row.slots - call('SCARD', P .. 'l:' .. worker))
   local below, more = math.min(plan.below, limits.pool_room()), false
   local claimed = 0
+  tx.claims_max, tx.leases_max, tx.room = free, nil, {}
   for _, take in ipairs(takes) do
     local want = math.min(take.most, free)
     if take.below then want = math.min(want, below) end

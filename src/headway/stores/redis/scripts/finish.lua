@@ -238,11 +238,7 @@ end
 
 function batch.release(r, member, sets)  -- the limits of these sets no longer count a lease
   local leases_of, freed = r.leases_of, r.freed
-  for i = 1, #sets do
-    local set = sets[i]
-    if not leases_of[set] then freed[#freed + 1] = set end
-    gather_few(leases_of, set, member)
-  end
+  for i = 1, #sets do gather_few(leases_of, freed, sets[i], member) end
 end
 
 function batch.flush_shares(r)  -- ended jobs no longer count for their tenants
@@ -347,9 +343,10 @@ function finish.apply(args, at, n)
   local plain, usual = quiet() or call('EXISTS', P .. 'cancel', P .. 'progress') == 0, 0
   local completed_n, token, completes = 0, nil, false  -- the last two of the last report
   -- Of the last lease: its flags with its worker, its flags alone, the place behind the worker, the worker's leases
-  -- that end, how many they are, and whether the lease has no unique key.
+  -- that end, how many they are, and whether the lease has no unique key, a tenant, nothing but a tenant, terms.
   local kind, flags, behind, leases, leases_n, common = nil, nil, $lease.size + 1, nil, 0, false
-  local packed_class, gone = nil, nil  -- of the last lease that tenants share: its class, and the shares of it that end
+  local fair, only_fair, termed = false, false, false
+  local packed_class, gone, gone_n = nil, nil, 0  -- of the last lease with a tenant: its class, whose shares end
   r.plain = plain
   for k = 1, n do
     local member, said, found = members[k], args[starts[k] + 1], held[k]
@@ -363,7 +360,11 @@ function finish.apply(args, at, n)
       worker, behind = text_at(found, $lease.size + 1)
       kind, leases = sub(found, $lease.size, behind - 1), r.workers[worker] or {}
       common = flags and band(flags, $lease.UNIQUE) == 0
-      if common then r.workers[worker] = leases end
+      if common then
+        r.workers[worker] = leases
+        fair, only_fair = band(flags, $lease.FAIR) ~= 0, flags == $lease.FAIR
+        termed = band(flags, $lease.TERMS) ~= 0
+      end
       leases_n = #leases
     end
     if found and plain and common and completes and not done[member]
@@ -378,14 +379,16 @@ function finish.apply(args, at, n)
       completed[completed_n], leases[leases_n], done[member] = member, member, true
       if flags ~= 0 then
         local at_ = behind
-        if band(flags, $lease.FAIR) ~= 0 then
-          local after = flags == $lease.FAIR and #found + 1 or at_ + 2 + i2(found, at_)
-          if $lease[class](found) ~= packed_class then
+        if fair then
+          local after = only_fair and #found + 1 or at_ + 2 + i2(found, at_)
+          local class_now = $lease[class](found)
+          if class_now ~= packed_class then
             local number = $lease.class(found)
-            packed_class, gone = $lease[class](found), r.lived[number] or {}
-            r.lived[number] = gone
+            packed_class, gone = class_now, r.lived[number] or {}
+            r.lived[number], gone_n = gone, #gone
           end
-          gone[#gone + 1] = sub(found, at_, after - 1) .. $share{order_key = $lease.order_key(found), member = member}
+          gone_n = gone_n + 1
+          gone[gone_n] = sub(found, at_, after - 1) .. $share{order_key = $lease.order_key(found), member = member}
           at_ = after
         end
         if flags >= $lease.BATCH then  -- or SOURCE or WAITS
@@ -397,7 +400,7 @@ function finish.apply(args, at, n)
           if band(flags, $lease.SOURCE) ~= 0 then workflow.source_ended(member, 'C') end
           if band(flags, $lease.WAITS) ~= 0 then workflow.dependant_ended(member) end
         end
-        if band(flags, $lease.TERMS) ~= 0 then batch.release(r, member, limits.held(found, at_)) end
+        if termed then batch.release(r, member, limits.held(sub(found, at_))) end
       end
     else
       batch.take(r, k, read_report(args, starts[k]), found)

@@ -37,7 +37,7 @@ function rule_index.lane_paused(lane)
 end
 
 local function in_order(one, other)
-  local a, b = one.rule.interval ~= nil, other.rule.interval ~= nil
+  local a, b = one.interval ~= nil, other.interval ~= nil
   if a ~= b then return b end
   return before(one.key, other.key)
 end
@@ -55,29 +55,39 @@ local function remember(rules)
   if rules.remembered > REMEMBERED_MAX then rules.found, rules.held, rules.remembered = {}, {}, 0 end
 end
 
+local function entry_of(key, rule)  -- a limit that counts a job: most leases, or starts at intervals with a burst
+  local interval = rule.interval
+  local ahead_max = interval and (rule.burst - 1) * interval
+  return {key = key, set = P .. 'h:' .. key, most = rule.most, interval = interval, ahead_max = ahead_max}
+end
+
 local function find_keys(rules, task, tenant, own)
-  local found, limited = {held = {}, packed = ''}, {}
-  if rules.tasks[task] then push(found, {key = '=paused:task:' .. task, rule = {most = 0}}) end
-  if tenant and rules.tenants[tenant] then push(found, {key = '=paused:tenant:' .. tenant, rule = {most = 0}}) end
+  local found, limited, paused = {held = {}, packed = '', sets = {}, least = math.huge}, {}, {most = 0}
+  if rules.tasks[task] then push(found, entry_of('=paused:task:' .. task, paused)) end
+  if tenant and rules.tenants[tenant] then push(found, entry_of('=paused:tenant:' .. tenant, paused)) end
   for name, rule in pairs(rules.limits) do
     if applies(rule, task) then
-      push(limited, {key = rule.by_tenant and rule.counter .. '=' .. (tenant or '') or name, rule = rule})
+      push(limited, entry_of(rule.by_tenant and rule.counter .. '=' .. (tenant or '') or name, rule))
     end
   end
   for _, key in ipairs(texts(own)) do
     local rule = rules.limits[string.match(key, '^[^=]*')]
-    if rule then push(limited, {key = key, rule = rule}) end
+    if rule then push(limited, entry_of(key, rule)) end
   end
   table.sort(limited, in_order)
   for _, entry in ipairs(limited) do push(found, entry) end
   for _, entry in ipairs(found) do
-    entry.set = P .. 'h:' .. entry.key
-    if entry.rule.most then
+    if entry.most then
       push(found.held, entry.key)
-      found.packed = found.packed .. text(entry.key)
+      push(found.sets, entry.set)
+      found.packed, found.least = found.packed .. text(entry.key), math.min(found.least, entry.most)
+    end
+    if entry.interval then
+      found.rated = found.rated or {}
+      push(found.rated, entry)
     end
   end
-  found.n, found.terms = #found, NO_TERMS .. found.packed
+  found.terms = NO_TERMS .. found.packed
   return found
 end
 
@@ -123,15 +133,21 @@ local function used(set)
   return n
 end
 
+local function leases_max()  -- how many leases there may be after this call
+  local n = call('HLEN', P .. 'lease') + tx.claims_max
+  tx.leases_max = n
+  return n
+end
+
 function limits.sets(keys)  -- the sets that have the leases of each limit
   local found = {}
   for i, key in ipairs(keys) do found[i] = P .. 'h:' .. key end
   return found
 end
 
--- Return the sets of the limits that count a lease, from the place of its rung on.
-function limits.held(found, at)
-  local rules, terms = tx.rule_index or rule_index.now(), sub(found, at)
+-- Return the sets of the limits that count a lease. terms: the lease from the place of its rung on.
+function limits.held(terms)
+  local rules = tx.rule_index or rule_index.now()
   local held = rules.held[terms]
   if held then return held end
   local behind = 1
@@ -157,63 +173,55 @@ local function reached(key)
   return at
 end
 
-function limits.next_start_at(key, rule)  -- the millisecond from which a rate allows the next start
-  return floor((reached(key) - (rule.burst - 1) * rule.interval) / 1000)
+function limits.next_start_at(entry)  -- the millisecond from which a rate allows the next start
+  return floor((reached(entry.key) - entry.ahead_max) / 1000)
 end
 
 function limits.hold(member, keys)  -- count a lease
-  local room, holds = tx.room, tx.holds
-  for i = 1, keys.n do
-    local entry = keys[i]
-    if entry.rule.most then
-      local set = entry.set
-      room[set] = (room[set] or used(set)) + 1
-      gather_few(holds, set, member)
-    end
+  local room, holds, held, sets = tx.room, tx.holds, tx.held, keys.sets
+  for i = 1, #sets do
+    local set = sets[i]
+    local n = room[set]
+    if n then room[set] = n + 1 end
+    gather_few(holds, held, set, member)
   end
 end
 
 -- Count a lease, and use up one start of each rate. If a key has no room, count nothing, and return the first such key
--- and the moment it has room, if that is known.
+-- and the moment it has room, if that is known. No lease counts twice for a limit, so a limit above the number of all
+-- leases has room.
 function limits.start(member, keys)
-  local n, room, rated = keys.n, tx.room, false
-  for i = 1, n do
-    local entry = keys[i]
-    local rule = entry.rule
-    local most, set = rule.most, entry.set
-    if most and (room[set] or used(set)) >= most then return entry.key, nil end
-    local interval = rule.interval
-    if interval then
-      local key = entry.key
-      if (tx.reached[key] or reached(key)) - (rule.burst - 1) * interval >= (now + 1) * 1000 then
-        return key, limits.next_start_at(key, rule)
+  local most_leases, rated = tx.leases_max or leases_max(), keys.rated
+  if keys.least <= most_leases or rated then
+    local room, reached_at = tx.room, tx.reached
+    for i = 1, #keys do
+      local entry = keys[i]
+      local most, key = entry.most, entry.key
+      if most and most <= most_leases and (room[entry.set] or used(entry.set)) >= most then return key, nil end
+      if entry.interval and (reached_at[key] or reached(key)) - entry.ahead_max >= (now + 1) * 1000 then
+        return key, limits.next_start_at(entry)
       end
-      rated = true
+    end
+  end
+  if rated then
+    for i = 1, #rated do
+      local key = rated[i].key
+      tx.reached[key], tx.started[key] = tx.reached[key] + rated[i].interval, true
     end
   end
   limits.hold(member, keys)
-  if not rated then return end
-  for i = 1, n do
-    local key, interval = keys[i].key, keys[i].rule.interval
-    if interval then
-      tx.reached[key], tx.started[key] = tx.reached[key] + interval, true
-    end
-  end
 end
 
 function limits.flush()  -- write what start has counted
-  for set, members in pairs(tx.holds) do bulk_few('SADD', set, members) end
+  bulk_few('SADD', tx.held, tx.holds)
   local rates = {}
   for key in pairs(tx.started) do push(rates, key, num(tx.reached[key])) end
   bulk('HSET', P .. 'rates', rates)
-  tx.holds, tx.started = {}, {}
+  tx.holds, tx.held, tx.started = {}, {}, {}
 end
 
 function limits.release(freed, leases_of)  -- the sets of limits in order, and the leases that each no longer counts
-  for _, set in ipairs(freed) do
-    bulk_few('SREM', set, leases_of[set])
-    tx.room[set] = nil
-  end
+  bulk_few('SREM', freed, leases_of)
   if #freed > 0 and not quiet() and call('EXISTS', P .. 'parked') == 1 then
     local keys = {}
     for i, set in ipairs(freed) do keys[i] = sub(set, #P + 3) end
