@@ -26,7 +26,7 @@ end
 
 local function set(q, limit, status)
   if q.now[limit] == nil then push(q.limits, limit) end
-  q.now[limit] = status
+  q.now[limit], q.first = status, nil
 end
 
 local function comes_before(head, key, member)
@@ -40,6 +40,7 @@ local function head_of(q, limit)  -- or false; the jobs that were dropped are st
 end
 
 function blocked_queue.read_open(q, most, any_again)  -- the heads of up to ``most`` open queues, with their records
+  q.any_again = any_again
   local found, members = call('ZRANGE', P .. 'open:' .. q.name, 0, most - 1, 'WITHSCORES'), {}
   for i = 1, #found, 2 do
     push(members, $blocked_head.member(found[i]))
@@ -63,16 +64,23 @@ local function next_of(q, list, at)  -- the first head in a list that is still o
 end
 
 function blocked_queue.first(q, order, member)  -- the head of an open queue that comes before a job, if there is one
-  local head, other
-  head, q.at = next_of(q, q.heads, q.at)
-  other, q.later_at = next_of(q, q.later, q.later_at)
-  if other and not (head and comes_before(head, other.key, other.member)) then head = other end
+  local head, other = q.first, nil
+  if head == nil then  -- a queue has changed
+    head, q.at = next_of(q, q.heads, q.at)
+    other, q.later_at = next_of(q, q.later, q.later_at)
+    if other and not (head and comes_before(head, other.key, other.member)) then head = other end
+    q.first = head or false
+  end
   if not head or (member and not comes_before(head, tonumber(order), member)) then return nil end
   if head.rec == nil then
-    head.rec, head.parked = call('HGET', P .. 'job', head.member), call('HGET', P .. 'parked', head.member)
-    head.requeue = call('HGET', P .. 'again', head.member)
+    head.rec, head.requeue = call('HGET', P .. 'job', head.member), false
+    if q.any_again then head.requeue = call('HGET', P .. 'again', head.member) end
   end
   return head
+end
+
+function blocked_queue.since(head)  -- the moment from which a job has been blocked
+  return $blocked.since(head.parked or call('HGET', P .. 'parked', head.member))
 end
 
 function blocked_queue.drop(q, head)  -- the head leaves its queue, and the next job becomes the head

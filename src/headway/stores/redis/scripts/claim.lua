@@ -38,7 +38,7 @@ local function block_reason(blocking)
 end
 
 local function waited_text(known, head)  -- why a job was blocked, and for how many milliseconds, as a lease has it
-  local reason, waited = block_reason(head.limit), now - tonumber($blocked.since(head.parked))
+  local reason, waited = block_reason(head.limit), now - tonumber(blocked_queue.since(head))
   known[reason] = known[reason] or {}
   local found = known[reason][waited]
   if not found then
@@ -159,7 +159,7 @@ function claim.take(take, want, worker, token, out)
           if blocking and blocking.limit == full then
             blocked_queue.close(blocked, full, full_at)
           else
-            local waited = blocking and $blocked.since(blocking.parked) or now15
+            local waited = blocking and blocked_queue.since(blocking) or now15
             if blocking then
               blocked_queue.drop(blocked, blocking)
             else
