@@ -22,8 +22,9 @@ from headway.policy_store.current import CurrentPolicy
 job_log = logging.getLogger("headway.jobs")
 
 CLASSES_MAX = 1_000  # Combinations of task, lane, tenant and attempt whose text is kept; tenants may be many.
-_CLASS = itemgetter(*map(Lease._fields.index, ("task", "lane", "tenant", "attempts")))
-_SHOWN = itemgetter(*map(Lease._fields.index, ("job_id", "trace_id", "started_at", "eligible_at")))
+_SHOWN = itemgetter(
+    *map(Lease._fields.index, ("job_id", "trace_id", "started_at", "eligible_at", "task", "lane", "tenant", "attempts"))
+)
 
 
 class JobLog:
@@ -106,11 +107,16 @@ class JobLog:
         head = f'{{"at": "{at}", "level": "info", "event": "job.completed", "logger": "{job_log.name}", "job": '
         tail = f', "running": "{running}/{self._slots}"}}'
         classes, lines = self._classes, []
-        waited: int | None = None  # Of the last job: jobs that were submitted and claimed together have waited as long.
-        wait = ""
+        # Of the last job: jobs that were submitted and claimed together are alike, and have waited as long.
+        last_task, last_lane, last_attempt = "", "", 0
+        last_tenant: str | None = None
+        waited: int | None = None
+        middle = wait = ""
         for lease, _, seconds in runs:
-            job_id, trace_id, started_at, eligible_at = _SHOWN(lease)
-            middle = classes.get(kind := _CLASS(lease)) or self._add_class(*kind)
+            job_id, trace_id, started_at, eligible_at, task, lane, tenant, attempt = _SHOWN(lease)
+            if task != last_task or tenant != last_tenant or lane != last_lane or attempt != last_attempt:
+                last_task, last_lane, last_tenant, last_attempt = task, lane, tenant, attempt
+                middle = classes.get((task, lane, tenant, attempt)) or self._add_class(task, lane, tenant, attempt)
             job = quote(job_id)
             trace = job.replace("-", "") if trace_id is None else quote(shown_trace(trace_id, job_id))
             if not eligible_at:
