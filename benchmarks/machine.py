@@ -13,14 +13,23 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the user and system time of a process and of all its descendants, ended ones included."""
+    """Return the CPU time of a process and of all its descendants, ended ones included.
+
+    That of ended descendants is counted in ticks of the kernel. Ticks are too coarse for all else, because a store uses
+    a few of them in a drain.
+    """
     total = 0.0
     for process in tree(pid):
         with contextlib.suppress(OSError):
             with open(f"/proc/{process}/stat") as file:
-                fields = file.read().rpartition(")")[2].split()
-            total += sum(int(field) for field in fields[11:15]) / TICKS
+                ended = file.read().rpartition(")")[2].split()[13:15]
+            total += time.clock_gettime(_clock_of(process)) + sum(map(int, ended)) / TICKS
     return total
+
+
+def _clock_of(pid: int) -> int:
+    """Return the clock that counts the CPU time of a process in nanoseconds, as ``clock_getcpuclockid`` does."""
+    return ~pid << 3 | 2
 
 
 def exact_cpu_seconds(pid: int, *, alone: bool = False) -> float:
