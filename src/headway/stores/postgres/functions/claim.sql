@@ -391,7 +391,7 @@ BEGIN
         END IF;
       END LOOP;
       IF limited THEN
-        taken := ARRAY(SELECT h.key FROM unnest(h_job, held) h (job, key) WHERE is_chosen[h.job]);
+        taken := ARRAY(SELECT h.key FROM (SELECT unnest(h_job) AS job, unnest(held) AS key) h WHERE is_chosen[h.job]);
       END IF;
 
       IF expired <> '{}' THEN
@@ -417,10 +417,11 @@ BEGIN
       END IF;
       IF moved <> '{}' THEN
         SELECT array_agg(m.seq), array_agg(m.key) INTO moved_seq, moved_to
-          FROM (SELECT c_seq[m.i] AS seq, m.key FROM unnest(moved, moved_to) m (i, key) ORDER BY 1) m;
+          FROM (SELECT c_seq[m.i] AS seq, m.key FROM (SELECT unnest(moved) AS i, unnest(moved_to) AS key) m
+                 ORDER BY 1) m;
         UPDATE {schema}.ready r SET park = moved_to[width_bucket(r.seq, moved_seq)],
                parked_at = coalesce(r.parked_at, now_at)
-         WHERE r.ctid = ANY (ARRAY(SELECT c_spot[i] FROM unnest(moved) i));
+         WHERE r.ctid = ANY (ARRAY(SELECT c_spot[m.i] FROM (SELECT unnest(moved) AS i) m));
         GET DIAGNOSTICS found = ROW_COUNT;
         changed := changed OR found < cardinality(moved);
         UPDATE {schema}.job j SET park = moved_to[width_bucket(j.seq, moved_seq)] WHERE j.seq = ANY (moved_seq);
@@ -443,8 +444,8 @@ BEGIN
       single := h_job = ARRAY(SELECT generate_series(1, size));
       IF single IS NOT TRUE THEN
         held := ARRAY(SELECT (array_agg(k.key) FILTER (WHERE k.key IS NOT NULL))::text
-                        FROM (SELECT h.job, h.key FROM unnest(h_job, held) h (job, key)
-                              UNION ALL SELECT i, NULL FROM generate_series(1, size) i) k
+                        FROM (SELECT unnest(h_job) AS job, unnest(held) AS key
+                              UNION ALL SELECT generate_series(1, size), NULL) k
                        GROUP BY k.job ORDER BY k.job);
       END IF;
     END IF;
@@ -463,7 +464,7 @@ BEGIN
       WITH r AS (
         DELETE FROM {schema}.ready r
          WHERE r.ctid = ANY (CASE WHEN chosen IS NULL THEN c_spot
-                                  ELSE ARRAY(SELECT c_spot[i] FROM unnest(chosen) i) END)
+                                  ELSE ARRAY(SELECT c_spot[c.i] FROM (SELECT unnest(chosen) AS i) c) END)
         RETURNING r.*, width_bucket(r.seq, s_seq) AS o)
       INSERT INTO {schema}.lease (seq, order_key, started_at, eligible_at, timeout_ms, parked_ms, class_id, epoch,
                                   attempts, crashes, token, worker_id, tenant, unique_key, limit_keys, assigned,
@@ -505,25 +506,25 @@ BEGIN
     ELSE
       IF chosen <> '{}' THEN
         got := got + cardinality(chosen);
-        SELECT greatest(line_key, max(c_key[i]) FILTER (WHERE c_queue[i] = '')), greatest(highest_key, max(c_key[i])),
-               l_seq || array_agg(c_seq[i]), l_id || array_agg(c_id[i]), l_task || array_agg(c_task[i]),
-               l_payload || array_agg(c_payload[i]), l_tenant || array_agg(c_tenant[i]),
-               l_trace || array_agg(c_trace[i]), l_retries || array_agg(c_retries[i]),
-               l_asked || array_agg(c_asked[i]), l_submitted || array_agg(c_submitted[i]),
-               l_more || array_agg(c_more[i]), l_rung || array_agg(assigned_each[i]),
-               l_damaged || array_agg(c_damaged[i])
+        SELECT greatest(line_key, max(c_key[c.i]) FILTER (WHERE c_queue[c.i] = '')),
+               greatest(highest_key, max(c_key[c.i])),
+               l_seq || array_agg(c_seq[c.i]), l_id || array_agg(c_id[c.i]), l_task || array_agg(c_task[c.i]),
+               l_payload || array_agg(c_payload[c.i]), l_tenant || array_agg(c_tenant[c.i]),
+               l_trace || array_agg(c_trace[c.i]), l_retries || array_agg(c_retries[c.i]),
+               l_asked || array_agg(c_asked[c.i]), l_submitted || array_agg(c_submitted[c.i]),
+               l_more || array_agg(c_more[c.i]), l_rung || array_agg(assigned_each[c.i]),
+               l_damaged || array_agg(c_damaged[c.i])
           INTO line_key, highest_key, l_seq, l_id, l_task, l_payload, l_tenant, l_trace, l_retries, l_asked,
                l_submitted, l_more, l_rung, l_damaged
-          FROM unnest(chosen) i;
+          FROM (SELECT unnest(chosen) AS i) c;
       END IF;
       touched := array_remove(touched, '');
       IF touched <> '{}' OR closed <> '{}' THEN
         WITH a AS (
           SELECT x.key, max(x.o) > 0 AS closed, (array_agg(x.until_at ORDER BY x.o DESC))[1] AS open_at
-            FROM (SELECT t.key, 0::bigint AS o, NULL::bigint AS until_at FROM unnest(touched) t (key)
+            FROM (SELECT unnest(touched) AS key, 0 AS o, NULL::bigint AS until_at
                   UNION ALL
-                  SELECT t.key, t.o, t.until_at
-                    FROM unnest(closed, closed_until) WITH ORDINALITY t (key, until_at, o)) x GROUP BY x.key),
+                  SELECT unnest(closed), generate_subscripts(closed, 1), unnest(closed_until)) x GROUP BY x.key),
         h AS (
           SELECT a.*, r.order_key, r.seq FROM a
             LEFT JOIN LATERAL (SELECT r.order_key, r.seq FROM {schema}.ready r
