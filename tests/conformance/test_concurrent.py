@@ -769,15 +769,16 @@ async def drain(store: Store, jobs: dict[JobId, JobRecord], record: Record, *, l
             assert lease.job_id in waiting, f"{lease.job_id} came twice, or should not have come"
             waiting.remove(lease.job_id)
             key, job = lease.class_key, jobs[lease.job_id]
+            head_key = keys.pop(key, None)  # Of the first job of this class, as the snapshot saw it.
             if not lifted or job.task == GRAPH_TASK:  # A released job goes before jobs that waited already.
                 continue
-            if key in keys:  # The first job of this class.
-                head, before = (keys.pop(key), lease.seq), heads.get(key, (0, 0))
+            if head_key is not None:
+                before = heads.get(key, (0, 0))
                 if job.due_at is None:
-                    assert before <= head, (key, before, head)
-                else:  # It became due meanwhile. In a shared class it then gets the key of the latest job.
-                    assert before[0] <= head[0], (key, before, head)
-                heads[key] = max(before, head)
+                    assert before <= (head_key, lease.seq), (key, before, head_key, lease.seq)
+                    heads[key] = (head_key, lease.seq)
+                else:  # It became due meanwhile. If it went before the head of the snapshot, its key is unknown.
+                    assert before[0] <= head_key, (key, before, head_key)
             if job.epoch == 0 and job.due_at is None and not record.jobs[lease.job_id].delay_ms and not _moved_on(job):
                 line, (asked, answered) = (key, lease.tenant), submitted.get(lease.job_id, (0, FOREVER))
                 assert lines.get(line, 0) <= answered, f"{lease.job_id} came after one submitted later"
