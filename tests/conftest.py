@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -246,11 +247,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the folder of all tests, if servers run as another user than these tests.
+    """Keep the order of files, and choose the folder of all tests if servers run as another user than these tests.
 
+    pytest-xdist would run the files with the most tests first, and those with long tests last.
     Each session of pytest closes its usual folder to other users. So a session that a test or another developer starts
     would take a server's files away.
     """
+    config.option.loadscopereorder = False
     if os.geteuid() == 0 and config.option.basetemp is None:
         config.option.basetemp = folder = tempfile.mkdtemp(prefix="headway-tests-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
@@ -298,21 +301,29 @@ def _own_logging() -> Iterator[None]:
     logger.handlers, logger.level, logger.propagate = before
 
 
-# The files that take longest run first, so that no process is left alone with one of them at the end.
+# The files that take longest begin first, so that no process is left alone with one of them at the end.
 LONGEST = (
-    "faults/", "conformance/test_histories.py", "conformance/test_workflow_histories.py",
-    "worker/test_remote_live.py", "sessions/", "worker/test_budgets.py",
-    "web/", "cli/test_up.py", "integrations/", "simulation/", "cli/test_operating.py",
+    "conformance/test_histories.py", "conformance/test_workflow_histories.py", "faults/", "upgrades/",
+    "worker/test_http_backend_live.py", "docs/test_site.py", "sessions/", "web/", "simulation/", "integrations/",
+    "worker/", "examples/", "cli/test_operating.py", "cli/test_up.py",
 )  # fmt: skip
 
 
-def _turn(item: pytest.Item) -> int:
-    place = item.nodeid.removeprefix("tests/")
-    return next((turn for turn, name in enumerate(LONGEST) if place.startswith(name)), len(LONGEST))
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=_turn)
+    """Put one other file after each long one. It needs the processor while long ones wait for real processes."""
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    others = iter([name for name in files if _turn(name) == len(LONGEST)])
+    order: list[str] = []
+    for name in sorted((name for name in files if _turn(name) < len(LONGEST)), key=_turn):
+        order += [name, *islice(others, 1)]
+    items[:] = [item for name in (*order, *others) for item in files[name]]
+
+
+def _turn(file: str) -> int:
+    place = file.removeprefix("tests/")
+    return next((turn for turn, name in enumerate(LONGEST) if place.startswith(name)), len(LONGEST))
 
 
 def pytest_collection_finish() -> None:
