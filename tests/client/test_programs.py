@@ -24,7 +24,6 @@ from headway.client.task import Task
 from headway.testing import Testbed
 
 pytestmark = [
-    pytest.mark.timeout(60),
     pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc"),
 ]
 

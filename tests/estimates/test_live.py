@@ -6,8 +6,6 @@ import time
 from asyncio import sleep, timeout
 from pathlib import Path
 
-import pytest
-
 from headway import Headway, Worker
 
 JOBS = 120
@@ -15,7 +13,6 @@ SECONDS = 0.2
 SLOTS = 4
 
 
-@pytest.mark.timeout(120)
 async def test_two_seconds_after_the_first_run_of_a_task_its_last_job_has_an_estimate_that_holds(
     tmp_path: Path,
 ) -> None:

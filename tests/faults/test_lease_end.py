@@ -12,8 +12,6 @@ import pytest
 from tests.faults.conftest import Yard, alive, children, tree, wait_until
 from tests.worker.test_http_backend_live import LossyProxy, Shop
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def spans(folder: Path, run: str) -> list[tuple[int, int]]:
     """Return for each process its first and last mark of this job."""

@@ -13,7 +13,7 @@ import pytest
 
 from tests.faults.conftest import WorkerProcess, Yard, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 JOBS = 40
 ACCOUNTS = 3

@@ -10,8 +10,6 @@ import pytest
 
 from tests.faults.conftest import Yard, alive, children, tree, wait_until
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def programs(yard: Yard) -> list[int]:
     return [int(line.split()[1]) for line in yard.marks("program ")]

@@ -11,8 +11,6 @@ import pytest
 
 from tests.faults.conftest import WorkerProcess, Yard, alive, tree, wait_until
 
-pytestmark = pytest.mark.timeout(90)
-
 # Ignores SIGTERM; so does a child that has left the group and lost its parent. Both write down who they are.
 SCRIPT = """
 trap '' TERM HUP

@@ -14,8 +14,6 @@ import pytest
 from headway import Job
 from tests.faults.conftest import Yard, alive, children, wait_until
 
-pytestmark = pytest.mark.timeout(120)
-
 BOUND = ("--max-jobs-per-child", "4")
 
 

@@ -22,7 +22,7 @@ from tests.faults.test_workers import (
 )
 from tests.servers import Sentinels, Valkey, free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 # These run here too, by this file's own yard.
 __all__ = [

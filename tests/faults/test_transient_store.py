@@ -20,7 +20,7 @@ from headway.core.errors import StoreUnavailable
 from tests.faults.conftest import Yard, wait_until
 from tests.servers import Valkey, free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 
 class PairedYard(Yard):

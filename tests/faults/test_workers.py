@@ -18,8 +18,6 @@ from headway.core.job import JobId
 from headway.runtime.os_support import new_worker_id
 from tests.faults.conftest import Yard, alive, children, tree, wait_until
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def test_a_worker_killed_in_mid_job_loses_nothing(yard: Yard) -> None:
     # I7, W1, R1.40, R2.44, R5.74

@@ -19,7 +19,7 @@ from tests.conftest import ADDRESSES
 from tests.faults import workflow_steps
 from tests.faults.workflow_steps import FIRST, SECOND, Outcome, outcome, play
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 DURABLE = ["sqlite", "redis", "postgres"]

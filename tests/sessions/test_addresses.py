@@ -25,8 +25,6 @@ from tests.sessions.dialogue import knock, opened
 from tests.sessions.tasks import make_app
 from tests.sessions.test_sessions import ended
 
-pytestmark = pytest.mark.timeout(60)
-
 GOOD = "http://10.0.0.7:8000"
 
 

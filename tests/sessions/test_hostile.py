@@ -27,8 +27,6 @@ from tests.sessions.dialogue import Dialogue, knock, opened, resumed
 from tests.sessions.tasks import make_app
 from tests.sessions.test_sessions import ended
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Headway:

@@ -24,7 +24,7 @@ from tests.sessions import tasks
 from tests.sessions.dialogue import knock, opened, resumed
 from tests.sessions.test_sessions import ended
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 NOWHERE = "sqlite:////nowhere/at/all.db"  # Opening it would fail.
 

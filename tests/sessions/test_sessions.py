@@ -18,8 +18,6 @@ from tests.server.live import served
 from tests.sessions.dialogue import knock, opened, resumed
 from tests.sessions.tasks import POLICY, make_app
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @asynccontextmanager
 async def running(app: Headway) -> AsyncIterator[str]:

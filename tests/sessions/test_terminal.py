@@ -20,8 +20,6 @@ from tests.sessions.dialogue import opened
 from tests.sessions.tasks import make_app
 from tests.sessions.test_sessions import ended, running
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Typist:
     """The context of a session, without a session."""

@@ -21,8 +21,6 @@ from headway.core.event import Event
 from tests.conftest import ADDRESSES
 from tests.worker import busy_jobs
 
-pytestmark = pytest.mark.timeout(60)
-
 POLICY = """
 [ladder]
 rungs = [

@@ -30,7 +30,7 @@ from tests.faults.conftest import PATIENCE, WorkerProcess, alive, tree, wait_unt
 from tests.servers import Proxy, free_port
 from tests.worker import remote_jobs
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 NOWHERE = "sqlite:////nowhere/at/all.db"  # Opening it would fail.
 

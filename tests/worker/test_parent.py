@@ -22,7 +22,7 @@ from headway.stores.open import open_store
 from headway.worker.parent import Parent
 from tests.faults import jobs
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.slow
 
 
 class RefusingOpener:

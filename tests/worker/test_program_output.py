@@ -15,7 +15,6 @@ from headway.observability.job_output import CHUNKS_MAX, KEPT_MAX, OUTPUT, Outpu
 from tests.conftest import ADDRESSES
 
 pytestmark = [
-    pytest.mark.timeout(60),
     pytest.mark.skipif(sys.platform == "win32", reason="programs run on POSIX systems only"),
 ]
 

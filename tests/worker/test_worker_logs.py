@@ -20,7 +20,7 @@ from headway import Headway, Job
 from tests.faults.conftest import tree, wait_until
 from tests.worker import logging_jobs
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 
 class LoggingWorker:

@@ -162,7 +162,6 @@ async def test_a_lost_reply_to_the_loading_of_functions(behind: RedisStore, prox
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 async def test_random_cuts_under_load_lose_and_double_nothing(
     behind: RedisStore, proxy: Proxy, server: Valkey, open_url: OpenStore, seed: int
 ) -> None:

@@ -21,7 +21,7 @@ from headway.stores.redis.store import RedisStore
 from tests.conformance.builders import a_job
 from tests.servers import Sentinels, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 OpenUrl = Callable[..., Awaitable[RedisStore]]
 
 

@@ -252,7 +252,6 @@ async def test_a_deferred_job_can_be_a_source(store: RedisStore, server: Valkey)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 async def test_the_largest_graph_is_stored_in_one_step(store: RedisStore) -> None:
     jobs: list[NewJob] = [a_job() for _ in range(GRAPH_MAX)]
     nodes = [GraphNode(job, (Edge(jobs[at - 1].job_id),) if at % 10 else ()) for at, job in enumerate(jobs)]
