@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import TypeVar
 
 from headway.core.event import Event
 from headway.core.job import JobId
 from headway.core.policy.estimate import Estimate, materially_differs
 from headway.runtime.bounded_wait import end_tasks
+
+T = TypeVar("T")
 
 ESTIMATE_EVERY = 1.0  # Minimum seconds between estimates of a job that waits: each reads what waits before it.
 ESTIMATE_PART = 0.1  # A job with a long wait is read less often: after this part of its expected wait.
@@ -24,7 +27,7 @@ async def with_estimates(
 
     Closes ``events`` at the end.
     """
-    reading = _next(events)
+    reading = next_item(events)
     told: Estimate | None = None
     waits, due = False, 0.0
     try:
@@ -36,7 +39,7 @@ async def with_estimates(
                     return
                 yield event
                 waits = event.kind in WAITING
-                reading = _next(events)
+                reading = next_item(events)
                 continue
             found = await estimate()
             due = time.monotonic() + estimate_interval(found)
@@ -55,8 +58,10 @@ def estimate_interval(found: Estimate | None) -> float:
     return max(ESTIMATE_EVERY, wait)
 
 
-def _next(events: AsyncGenerator[Event]) -> asyncio.Task[Event | None]:
-    async def step() -> Event | None:
-        return await anext(events, None)
+def next_item(items: AsyncIterator[T]) -> asyncio.Task[T | None]:
+    """Start to read the next item, beside other tasks. It is None at the end."""
+
+    async def step() -> T | None:
+        return await anext(items, None)
 
     return asyncio.get_running_loop().create_task(step())

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from headway.client.job_events import estimate_interval
+from headway.client.job_events import estimate_interval, next_item
 from headway.core.errors import JobNotFound
 from headway.core.event import Event, events_between, merge_output
 from headway.core.job import JobId, JobRecord, State
@@ -42,7 +42,7 @@ async def follow(
     ends: list[asyncio.Future[None]] = [service.stopping, *([] if until is None else [until])]
     watcher = await service.client.watcher()
     async with contextlib.aclosing(watcher.watch_changes(job_id)) as jobs:  # type: ignore[type-var]
-        reading = _next(jobs)
+        reading = next_item(jobs)
         job: JobRecord | None = None
         last_estimate: Estimate | None = None
         after_output = after  # The output that was delivered.
@@ -68,7 +68,7 @@ async def follow(
                         after_output = output[-1].place
                     if job.state.ended:
                         return
-                    reading = _next(jobs)
+                    reading = next_item(jobs)
                 elif not waits:
                     yield StreamItem()
                 if job is not None and job.state is State.QUEUED and time.monotonic() >= estimate_due:
@@ -95,13 +95,6 @@ async def _with_duration(service: Service, event: Event, job: JobRecord) -> Even
     if rung is None:
         return event
     return replace(event, data={**event.data, "duration": duration, "seconds": rung.length_ms / 1_000})
-
-
-def _next(jobs: AsyncIterator[JobRecord | None]) -> asyncio.Task[JobRecord | None]:
-    async def step() -> JobRecord | None:
-        return await anext(jobs)
-
-    return asyncio.get_running_loop().create_task(step())
 
 
 async def _estimate(service: Service, job_id: JobId) -> Estimate | None:
