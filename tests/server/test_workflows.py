@@ -192,6 +192,17 @@ async def test_a_bad_graph_is_refused_whole(
     assert (await http.get(BATCHES)).json() == {"items": [], "next_cursor": None}
 
 
+async def test_a_bulk_has_a_bound_on_its_edges(http: httpx.AsyncClient, app: Headway) -> None:
+    """Without it, one request of 4 MiB keeps the server busy for seconds."""
+    first = [call() for _ in range(150)]
+    wide = [call(after=[{"index": index} for index in range(150)]) for _ in range(134)]
+    answer = await http.post(f"{TASKS}/bulk", json=[*first, *wide])
+    assert problem(answer) == (422, "bad_edge", 283)
+    assert "20,000" in answer.json()["detail"]
+    assert await app.ajobs() == []
+    assert (await http.post(f"{TASKS}/bulk", json=[*first, *wide[:-1]])).status_code == 201
+
+
 async def test_a_single_task_has_no_other_task_to_name_by_index(http: httpx.AsyncClient) -> None:
     assert problem(await http.post(TASKS, json=call(after=[{"index": 1}]))) == (422, "bad_edge", 0)
     assert problem(await http.post(TASKS, json=call(parameters={"a": out(0)}))) == (422, "cycle", 0)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from headway.client.links import Link, merge_links
 from headway.client.task import Call, Task
 from headway.core.diagnostics import AHEAD_COUNTED, JobDiagnostics
-from headway.core.errors import HeadwayError, PayloadTooLarge, StoreUnavailable
+from headway.core.errors import BadEdge, HeadwayError, PayloadTooLarge, StoreUnavailable
 from headway.core.job import PAYLOAD_VERSION, ClassKey, JobRecord, State, SubmitReply
 from headway.core.policy.document import Policy
 from headway.core.policy.estimate import Estimate, EstimateRequest, Forecast, estimate_request, next_place
@@ -23,7 +23,7 @@ from headway.server.auth import Principal, tenant_for
 from headway.server.graph_request import batch_of, check_sources, link, resolve_indexes, with_references
 from headway.server.problems import DETAIL_MAX, Problem, problem_of
 from headway.server.routing import check_depth
-from headway.server.schemas.rest import NO_CONTROLS, NewTask
+from headway.server.schemas.rest import BULK_EDGES_MAX, NO_CONTROLS, NewTask
 from headway.server.service import Service
 from headway.stores.paging import get_in_steps, without_values
 
@@ -110,11 +110,15 @@ async def make_calls(
     await service.app.follow_policy()
     tasks = {name: await service.known.find(name) for name in {new.task_type for new in requests}}
     calls: list[Call[Any]] = []
+    edges = 0
     try:
         for new in requests:  # One by one: the number of calls is the index of the one that fails.
             task = tasks[new.task_type]
             call = _call(service, caller, new, task, new.idempotency_key, new.trace_id, refers=refers)
             check_depth(call.new.payload)
+            edges += len(call.links)
+            if edges > BULK_EDGES_MAX:
+                raise BadEdge(f"the tasks of one request wait for more than {BULK_EDGES_MAX:,} others; use a batch")
             calls.append(call)
     except (HeadwayError, Problem) as error:
         problem = problem_of(error) if isinstance(error, HeadwayError) else error

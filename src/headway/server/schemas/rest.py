@@ -15,6 +15,7 @@ from headway.core.workflow import EDGES_MAX
 from headway.protocol.worker import SECONDS_MAX
 
 BULK_MAX = 1_000
+BULK_EDGES_MAX = 20_000  # About 0.3 s of CPU time. 4 MiB have room for 350,000, which would take several seconds.
 TEXT_MAX = 255
 NUMBER_MAX = 10**9
 
