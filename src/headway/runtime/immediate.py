@@ -1,9 +1,9 @@
-"""Runs a coroutine that never waits."""
+"""Awaitables that never wait: runs such coroutines without an event loop."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Coroutine, Generator
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -17,3 +17,14 @@ def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
         return value
     coroutine.close()
     raise RuntimeError(f"{coroutine!r} waited, but its store answers at once")
+
+
+class Completed(Generic[T]):
+    """An awaitable that is done already."""
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+
+    def __await__(self) -> Generator[Any, None, T]:
+        yield from ()
+        return self._value

@@ -19,7 +19,7 @@ from django.test import override_settings
 from django.test.utils import setup_test_environment, teardown_test_environment
 from django.utils import timezone
 
-from headway.core.errors import BadCron, ConfigError, NotStored
+from headway.core.errors import BadCron, ConfigError, NotStored, ResultTimeout
 from headway.integrations.django import io_cron, io_task, queue
 from headway.integrations.django.models import IOJob
 from tests.integrations.django.conftest import both, table, wait_until
@@ -201,6 +201,32 @@ def test_an_async_view_awaits_asend() -> None:
 
     job_id = async_to_sync(view)()
     assert IOJob.objects.get(pk=job_id).kwargs == {"left": 1, "right": 2}
+
+
+def test_an_async_view_awaits_the_methods_of_a_handle() -> None:
+    async def view() -> tuple[str, ...]:
+        try:
+            job = await tasks.add.using(delay=60).aenqueue(1)
+            with pytest.raises(ResultTimeout):
+                await job.aresult(timeout=0.01)
+            before, reasons = await job.astatus(), await job.awhy()
+            return before, reasons[0].code, await job.acancel(), [event.kind async for event in job.aevents()][-1]
+        finally:
+            await queue().client.close()
+
+    assert asyncio.run(view()) == ("queued", "scheduled", "cancelled", "finished")
+
+
+def test_an_async_view_awaits_the_methods_of_the_queue() -> None:
+    async def view() -> list[str]:
+        try:
+            sent = await queue().aenqueue_many([tasks.add.call(1), tasks.one_at_a_time.call("nowhere")])
+            assert {job.id for job in await queue().ajobs()} == {job.id for job in sent}
+            return [job.id for job in sent]
+        finally:
+            await queue().client.close()
+
+    assert {job.status for job in IOJob.objects.filter(pk__in=asyncio.run(view()))} == {"pending"}
 
 
 def test_on_a_running_loop_a_blocking_call_is_refused_as_the_orm_refuses_it() -> None:

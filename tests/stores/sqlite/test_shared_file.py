@@ -6,11 +6,13 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from headway.core.errors import IdempotencyConflict, NotAStore, StoreBusy, StoreTooNew
 from headway.core.job import ClassKey
+from headway.runtime.immediate import Completed
 from headway.stores.base import FORMAT, JobQuery, Store
 from headway.stores.sqlite import shared_file
 from headway.stores.sqlite.caller_connection import CallerExecutor
@@ -23,6 +25,8 @@ from tests.conformance.histories import play
 from tests.conformance.test_histories import Histories
 from tests.conftest import HASTY_STORES
 from tests.shared_file import connect, open_shared_file
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -46,6 +50,9 @@ class Caller:
     def __init__(self, raw: sqlite3.Connection) -> None:
         self._raw = raw
         self.after: list[Callable[[], None]] = []
+
+    def run(self, work: Callable[[], T]) -> Completed[T]:
+        return Completed(work())
 
     def connection(self) -> sqlite3.Connection:
         return self._raw

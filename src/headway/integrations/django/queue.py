@@ -258,6 +258,8 @@ def in_transaction_of_a_test() -> bool:
 def after_commit(action: Callable[[], None]) -> None:
     """Run a function once the transaction of the last write is committed, and never if it is rolled back."""
     connection = ThreadConnection(database())
+    if is_sqlite() and not connection.is_here:
+        return  # A coroutine cannot see the transaction of its connection. What is not remembered is only read again.
     if connection.joins if is_sqlite() else in_transaction_of_a_test():
         connection.after_commit(action)
     else:

@@ -1,24 +1,30 @@
 """Jobs in a project's SQLite file. All access uses Django's connections, and so one SQLite library.
 
-In web processes and tasks, the store uses the connection and the transaction of the calling thread. A worker has
-separate connections, which Django makes.
+In web processes and tasks, the store uses the connection and the transaction of the calling thread. Coroutines use
+those of the thread in which Django runs their synchronous code. A worker has separate connections, which Django makes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from asgiref.sync import sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from headway.integrations.django.conf import database
+from headway.runtime.immediate import Completed
 from headway.stores.base import Clock, Store
 from headway.stores.shared_database import claim_sqlite, migrate_sqlite, sqlite_store
+
+T = TypeVar("T")
 
 SCHEME = "django://"
 _shared_connection: ContextVar[Any] = ContextVar("ioqueue_connection", default=None)
@@ -74,6 +80,16 @@ class ThreadConnection:
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the current thread may use the connection. Django refuses this on an event loop."""
+        lent = _shared_connection.get() is not None
+        return lent or asyncio._get_running_loop() is None or bool(os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"))
+
+    def run(self, work: Callable[[], T]) -> Awaitable[T]:
+        """Run a function here, or for a coroutine in the thread where Django keeps the connection of the request."""
+        return Completed(work()) if self.is_here else sync_to_async(work, thread_sensitive=True)()
 
     def connection(self) -> Any:
         return self._wrapper().connection

@@ -1,11 +1,11 @@
-"""Runs store methods on the caller's connection, in the caller's thread and transaction."""
+"""Runs store methods on the caller's connection, in the connection's thread and transaction."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from headway.stores.sqlite.connection import SqliteConnection
 from headway.stores.sqlite.shared_file import SharedFile, SharedFileConnection
@@ -17,6 +17,10 @@ T = TypeVar("T")
 class CallerConnection(Protocol):
     """The owner of the connection."""
 
+    def run(self, work: Callable[[], T]) -> Awaitable[T]:
+        """Run a function in the thread of the connection: at once if that is the current thread."""
+        ...
+
     def connection(self) -> sqlite3.Connection:
         """Return the connection of this thread, in autocommit or in the caller's transaction."""
         ...
@@ -27,9 +31,9 @@ class CallerConnection(Protocol):
 
 
 class CallerExecutor:
-    """Runs each call at once. Inside a transaction of the caller the call joins it, and is rolled back with it.
+    """Runs each call in the thread of the caller's connection. A call joins that connection's transaction, if any.
 
-    Nothing waits, so callers may await a call on any event loop or on none.
+    In that thread nothing waits, so callers may await a call on any event loop or on none.
     """
 
     def __init__(self, driver: SharedFile, caller: CallerConnection) -> None:
@@ -38,8 +42,7 @@ class CallerExecutor:
 
     async def open(self) -> None:
         self.driver.claim()
-        with self.driver.naming():
-            self.driver.check(self._caller.connection())
+        await self._caller.run(self._check)
 
     async def close(self) -> None:
         """Do nothing, because the caller owns the connection."""
@@ -47,11 +50,15 @@ class CallerExecutor:
     async def version(self) -> int | None:
         return self.driver.version()
 
-    def write(self, function: Callable[[SqliteConnection, Hooks], T], *, vital: bool = True) -> Completed[T]:
-        return Completed(self._run(function, "BEGIN IMMEDIATE"))
+    def write(self, function: Callable[[SqliteConnection, Hooks], T], *, vital: bool = True) -> Awaitable[T]:
+        return self._caller.run(lambda: self._run(function, "BEGIN IMMEDIATE"))
 
-    def read(self, function: Callable[[SqliteConnection, Hooks], T]) -> Completed[T]:
-        return Completed(self._run(function, "BEGIN"))
+    def read(self, function: Callable[[SqliteConnection, Hooks], T]) -> Awaitable[T]:
+        return self._caller.run(lambda: self._run(function, "BEGIN"))
+
+    def _check(self) -> None:
+        with self.driver.naming():
+            self.driver.check(self._caller.connection())
 
     def _run(self, function: Callable[[SqliteConnection, Hooks], T], begin: str) -> T:
         raw = self._caller.connection()
@@ -73,17 +80,6 @@ class CallerExecutor:
             else:
                 action()
         return value
-
-
-class Completed(Generic[T]):
-    """An awaitable that is done already."""
-
-    def __init__(self, value: T) -> None:
-        self._value = value
-
-    def __await__(self) -> Generator[Any, None, T]:
-        yield from ()
-        return self._value
 
 
 class _Hooks:
