@@ -14,6 +14,7 @@ from headway.core.errors import ConfigError
 from headway.core.job import JobId, JobRecord, State
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.enforced import PauseSet
+from headway.core.policy.units import LENGTH_MS_MAX
 from headway.core.worker import WorkerInfo
 from headway.simulate.capacity import check_pauses, same_workers
 from headway.simulate.capacity_file import read_capacity
@@ -84,6 +85,10 @@ def test_a_model_draws_streams_and_bursts(tmp_path: Path) -> None:
         ),
         ("length = 60\n[[streams]]\nrate = 1\nseconds = {mean = 0}", "key streams[0].seconds: expected seconds"),
         (
+            "length = 60\n[[streams]]\nrate = 1\nseconds = 4e9",
+            "all above 0 and at most 3,153,600,000, found",
+        ),
+        (
             "length = 60\n[[streams]]\nrate = 1\nseconds = 1\n[[streams]]\nrate = 1\nseconds = {mean = 1, maks = 5}",
             "line 7, column 22, key streams[1].seconds.maks: unknown key",
         ),
@@ -106,6 +111,12 @@ def test_what_is_wrong_with_a_model(tmp_path: Path, text: str, expected: str) ->
     with pytest.raises(ConfigError) as caught:
         model(tmp_path, text).jobs(0)
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize("sigma", [50, 5_000])
+def test_no_drawn_length_is_longer_than_one_of_a_trace_may_be(tmp_path: Path, sigma: int) -> None:
+    text = f"length = 60\n[[streams]]\nrate = 5\nseconds = {{median = 1, sigma = {sigma}}}"
+    assert max(job.run_ms for job in model(tmp_path, text).jobs(0)) == LENGTH_MS_MAX
 
 
 def test_an_unknown_lane_of_a_model_names_the_task(tmp_path: Path) -> None:

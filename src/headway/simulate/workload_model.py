@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from headway.core.errors import ConfigError
-from headway.core.policy.units import found, is_number, parse_rate
+from headway.core.policy.units import LENGTH_MS_MAX, found, is_number, parse_rate
 from headway.simulate.job import SimulatedJob
 from headway.simulate.toml_file import TomlFile
 from headway.simulate.trace import JOBS_MAX, in_order
@@ -18,6 +19,8 @@ _TOP = ("length", "streams", "bursts")
 _STREAM = ("rate", *_JOB)
 _BURST = ("every", "first", "size", "within", *_JOB)
 _LENGTHS = ("mean", "min", "max", "median", "sigma")
+_EXPONENT_MAX = 700  # The largest hundred whose exponential a float can hold.
+_LONGEST = LENGTH_MS_MAX / 1_000  # Seconds, as in a trace.
 
 Draw = Callable[[random.Random], int]  # Draws the length of a job in milliseconds.
 
@@ -94,18 +97,18 @@ class WorkloadModel:
 
     def _lengths(self, table: Mapping[str, Any], where: str) -> Draw:
         value = table.get("seconds")
-        if is_number(value) and value > 0:
+        if is_number(value) and 0 < value <= _LONGEST:
             length_ms = round(1_000 * value)
             return lambda _: max(1, length_ms)
         if isinstance(value, dict):
             self._file.check_keys(value, _LENGTHS, f"{where}.seconds")
-            if all(is_number(one) and one > 0 for one in value.values()) and (made := _distribution(value)):
+            if all(is_number(one) and 0 < one <= _LONGEST for one in value.values()) and (made := _distribution(value)):
                 return made
         raise self._file.error(
             where,
             "seconds",
-            "expected seconds, or a table with mean, with min and max, or with median and sigma, all above 0, "
-            f"found {found(value)}",
+            "expected seconds, or a table with mean, with min and max, or with median and sigma, all above 0 "
+            f"and at most {_LONGEST:,.0f}, found {found(value)}",
         )
 
     def _rate(self, table: Mapping[str, Any], where: str) -> float:
@@ -133,7 +136,7 @@ class WorkloadModel:
 
 
 def _distribution(value: Mapping[str, float]) -> Draw | None:
-    least, most = value.get("min", 0.001), value.get("max", float("inf"))
+    least, most = value.get("min", 0.001), value.get("max", _LONGEST)
 
     def bounded(draw: Callable[[random.Random], float]) -> Draw:
         return lambda chance: max(1, round(1_000 * min(max(draw(chance), least), most)))
@@ -141,7 +144,8 @@ def _distribution(value: Mapping[str, float]) -> Draw | None:
     if "mean" in value:
         return bounded(lambda chance: chance.expovariate(1 / value["mean"]))
     if "median" in value:
-        return bounded(lambda chance: value["median"] * chance.lognormvariate(0.0, value.get("sigma", 1.0)))
+        sigma = value.get("sigma", 1.0)
+        return bounded(lambda chance: value["median"] * math.exp(min(chance.normalvariate(0.0, sigma), _EXPONENT_MAX)))
     if "min" in value and "max" in value and least <= most:
         return bounded(lambda chance: chance.uniform(least, most))
     return None
