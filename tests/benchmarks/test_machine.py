@@ -24,7 +24,7 @@ print(time.process_time() + children.ru_utime + children.ru_stime, flush=True)
 """
 
 
-@pytest.mark.parametrize(("script", "error"), [(OWN, 0.5 * TICK), (OF_ENDED_CHILDREN, 2.5 * TICK)])
+@pytest.mark.parametrize("script, error", [(OWN, 0.5 * TICK), (OF_ENDED_CHILDREN, 2.5 * TICK)])
 def test_cpu_is_exact_but_for_ended_children(script: str, error: float) -> None:
     command = [sys.executable, "-c", f"{script}\nimport sys; sys.stdin.read()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
