@@ -12,7 +12,9 @@ import msgspec
 import pytest
 
 from headway import Headway, Worker
+from headway.cli.estimate import start_text
 from headway.core.distributions import bucket
+from headway.core.policy.estimate import Estimate
 from headway.core.worker import WorkerInfo as WorkerRecord
 from headway.estimates.history import LEARNED, LaneHistory, TaskHistory
 from headway.stores.base import Heartbeat
@@ -51,6 +53,11 @@ def test_a_job_of_which_too_little_is_known_has_no_seconds(cli: Cli) -> None:
     assert cli.call("estimate", ids[0], code=1).out == "demo.noop is cancelled; only a queued job has an estimate.\n"
     assert cli.call("status", ids[0], "--json").json["estimate"] is None
     assert "[job_not_found]" in cli.call("estimate", "nonsense", code=1).err
+
+
+def test_a_job_that_would_start_now_starts_at_once() -> None:
+    assert start_text(Estimate(p50=0.0, p90=0.0, position=0, basis="learned")) == "at once, next in line, learned"
+    assert start_text(Estimate(p50=0.0, p90=0.5, position=0, basis="learned")).startswith("in 0 ms (p50) to 500 ms")
 
 
 def test_what_was_learned_becomes_seconds(cli: Cli) -> None:

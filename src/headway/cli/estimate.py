@@ -51,6 +51,8 @@ def start_text(found: Estimate, *, hint: bool = True) -> str:
     if found.p50 is None or found.p90 is None:
         more = ": nothing can be said yet; `headway why` lists what the job waits for" if hint else ""
         return f"unknown{place}{more}"
+    if found.p90 == 0:
+        return f"at once{place}, {found.basis}"
     p50, p90 = render.duration(found.p50 * 1_000), render.duration(found.p90 * 1_000)
     return f"in {p50} (p50) to {p90} (p90){place}, {found.basis}"
 
