@@ -153,7 +153,7 @@ function claim.take(take, want, worker, token, out)
         if not fits then break end
         if rules.may_limit or own then
           keys = rule_index.keys(rec, tenant, own, after_id)
-          full, full_at = limits.start(member, keys)
+          if keys.any then full, full_at = limits.start(member, keys) end
         end
         if full then
           if blocking and blocking.limit == full then

@@ -87,7 +87,7 @@ local function find_keys(rules, task, tenant, own)
       push(found.rated, entry)
     end
   end
-  found.terms = NO_TERMS .. found.packed
+  found.any, found.terms = found[1] ~= nil, NO_TERMS .. found.packed
   return found
 end
 
