@@ -338,15 +338,18 @@ function finish.apply(args, at, n)
     at = at + words
   end
   local held, r = fields_of(P .. 'lease', members), batch.begin()
-  local sizes, members_done = {}, {}  -- by size: the fields of an outcome; by batch: how many members completed
+  -- By size: the fields of an outcome. By the id of a batch behind its length: how many members completed.
+  local sizes, members_done = {}, {}
   local outs, completed, done = r.outs, r.completed, r.done
   local plain, usual = quiet() or call('EXISTS', P .. 'cancel', P .. 'progress') == 0, 0
   local completed_n, token, completes = 0, nil, false  -- the last two of the last report
   -- Of the last lease: its flags with its worker, its flags alone, the place behind the worker, the worker's leases
-  -- that end, how many they are, and whether the lease has no unique key, a tenant, nothing but a tenant, terms.
+  -- that end, how many they are, and whether the lease has no unique key, a tenant, nothing but a tenant, a batch,
+  -- edges to and from other jobs, terms.
   local kind, flags, behind, leases, leases_n, common = nil, nil, $lease.size + 1, nil, 0, false
-  local fair, only_fair, termed = false, false, false
+  local fair, only_fair, batched, sources, waited, termed = false, false, false, false, false, false
   local packed_class, gone, gone_n = nil, nil, 0  -- of the last lease with a tenant: its class, whose shares end
+  local batch_text = text('')  -- of the last lease with a batch: its id behind the length
   r.plain = plain
   for k = 1, n do
     local member, said, found = members[k], args[starts[k] + 1], held[k]
@@ -363,7 +366,8 @@ function finish.apply(args, at, n)
       if common then
         r.workers[worker] = leases
         fair, only_fair = band(flags, $lease.FAIR) ~= 0, flags == $lease.FAIR
-        termed = band(flags, $lease.TERMS) ~= 0
+        batched, termed = band(flags, $lease.BATCH) ~= 0, band(flags, $lease.TERMS) ~= 0
+        sources, waited = band(flags, $lease.SOURCE) ~= 0, band(flags, $lease.WAITS) ~= 0
       end
       leases_n = #leases
     end
@@ -391,15 +395,17 @@ function finish.apply(args, at, n)
           gone[gone_n] = sub(found, at_, after - 1) .. $share{order_key = $lease.order_key(found), member = member}
           at_ = after
         end
-        if flags >= $lease.BATCH then  -- or SOURCE or WAITS
-          if band(flags, $lease.BATCH) ~= 0 then
-            local batch_id
-            batch_id, at_ = text_at(found, at_)
-            members_done[batch_id] = (members_done[batch_id] or 0) + 1
+        if batched then
+          local after = at_ + #batch_text
+          if sub(found, at_, after - 1) ~= batch_text then
+            batch_text = text(text_at(found, at_))
+            after = at_ + #batch_text
           end
-          if band(flags, $lease.SOURCE) ~= 0 then workflow.source_ended(member, 'C') end
-          if band(flags, $lease.WAITS) ~= 0 then workflow.dependant_ended(member) end
+          members_done[batch_text] = (members_done[batch_text] or 0) + 1
+          at_ = after
         end
+        if sources then workflow.source_ended(member, 'C') end
+        if waited then workflow.dependant_ended(member) end
         if termed then batch.release(r, member, limits.held(sub(found, at_))) end
       end
     else
@@ -408,7 +414,8 @@ function finish.apply(args, at, n)
     end
   end
   count('completed', usual)
-  for batch_id, n_ in pairs(members_done) do
+  for packed, n_ in pairs(members_done) do
+    local batch_id = text_at(packed, 1)
     workflow.count(batch_id, 'running', -n_)
     workflow.member_ended(batch_id, 'C', n_)
   end
