@@ -9,6 +9,7 @@
 --         usage_keys and usage_deltas, which this exchange has changed and limit_usage does not show yet.
 --         rung: 0 for none, -1 for an elastic job, -2 for a session
 -- plan    rows of arrays come from functions in SELECT: those in FROM keep what they return in a table of its own.
+--         Queries name the columns that they use, because each plan node prepares all columns at every claim.
 --         reads the line by its primary key from the key on that the caller gives: rows that are gone lie before it.
 --         It looks at one job after the other only if something may hold one of them back. Where limits do, it reads
 --         half as many jobs again as it may claim: with 200 keys of a limit of 1, one round does instead of seven
@@ -138,8 +139,9 @@ BEGIN
            array_agg(x.batch_seq) FILTER (WHERE x.batch_seq IS NOT NULL)
       INTO size, c_spot, c_seq, c_key, c_queue, c_last, c_id, c_task, c_payload, c_tenant, c_trace, c_retries,
            c_asked, c_submitted, c_limits, c_more, careful, dated, m_job, m_of
-      FROM (SELECT r.*, j.job_id, j.task, j.payload, j.tenant AS job_tenant, j.trace_id, j.max_retries,
-                   j.timeout_ms AS asked_ms, j.submitted_at, j.limits,
+      FROM (SELECT r.ctid, r.seq, r.order_key, r.park, r.last, r.eligible_at, r.expires_at, r.batch_seq, j.job_id,
+                   j.task, j.payload, j.tenant AS job_tenant, j.trace_id, j.max_retries, j.timeout_ms AS asked_ms,
+                   j.submitted_at, j.limits,
                    CASE WHEN r.epoch > 0 OR r.timeout_ms IS NOT NULL OR j.retry IS NOT NULL
                           OR r.eligible_at <> j.submitted_at
                         THEN json_build_array(r.epoch + 1, r.attempts + 1, r.crashes,
@@ -147,7 +149,8 @@ BEGIN
                     END AS more
               FROM (SELECT * FROM (
                       SELECT * FROM (
-                        SELECT r.ctid, r.*, false AS last FROM {schema}.ready r
+                        SELECT r.ctid, r.seq, r.order_key, r.park, false AS last, r.eligible_at, r.expires_at,
+                               r.batch_seq, r.epoch, r.attempts, r.crashes, r.timeout_ms FROM {schema}.ready r
                          WHERE r.class_id = class AND r.park = '' AND r.order_key >= from_key
                          ORDER BY r.class_id, r.park, r.order_key, r.seq LIMIT fetched FOR UPDATE SKIP LOCKED) line
                       UNION ALL
@@ -158,7 +161,9 @@ BEGIN
                           FROM {schema}.park p WHERE has_blocked AND p.class_id = class AND p.open
                          ORDER BY p.head_key, p.head_seq LIMIT fetched) p
                        CROSS JOIN LATERAL (
-                         SELECT r.ctid, r.*, row_number() OVER (ORDER BY r.order_key, r.seq) = p.most AS last
+                         SELECT r.ctid, r.seq, r.order_key, r.park,
+                                row_number() OVER (ORDER BY r.order_key, r.seq) = p.most AS last, r.eligible_at,
+                                r.expires_at, r.batch_seq, r.epoch, r.attempts, r.crashes, r.timeout_ms
                            FROM {schema}.ready r WHERE r.class_id = class AND r.park = p.park
                           ORDER BY r.class_id, r.park, r.order_key, r.seq LIMIT p.most) q) m
                      ORDER BY m.order_key, m.seq LIMIT fetched) r
@@ -465,7 +470,8 @@ BEGIN
         DELETE FROM {schema}.ready r
          WHERE r.ctid = ANY (CASE WHEN chosen IS NULL THEN c_spot
                                   ELSE ARRAY(SELECT c_spot[c.i] FROM (SELECT unnest(chosen) AS i) c) END)
-        RETURNING r.*, width_bucket(r.seq, s_seq) AS o)
+        RETURNING r.seq, r.order_key, r.eligible_at, r.timeout_ms, r.parked_at, r.epoch, r.attempts, r.crashes,
+                  r.tenant, r.unique_key, r.park, r.batch_seq, r.awaited, width_bucket(r.seq, s_seq) AS o)
       INSERT INTO {schema}.lease (seq, order_key, started_at, eligible_at, timeout_ms, parked_ms, class_id, epoch,
                                   attempts, crashes, token, worker_id, tenant, unique_key, limit_keys, assigned,
                                   parked_for, batch_seq, awaited)

@@ -24,7 +24,9 @@ BEGIN
   WITH l AS (
     DELETE FROM {schema}.lease l
      WHERE l.seq = ANY (f_seqs) AND l.token = coalesce(f_tokens[width_bucket(l.seq, f_seqs)], f_tokens[1])
-    RETURNING l.*, width_bucket(l.seq, f_seqs) AS o),
+    RETURNING l.seq, l.token, l.worker_id, l.started_at, l.eligible_at, l.epoch, l.attempts, l.unique_key, l.cancel_at,
+              l.progress, l.note, l.parked_for, l.parked_ms, l.batch_seq, l.awaited, l.limit_keys,
+              width_bucket(l.seq, f_seqs) AS o),
   d AS NOT MATERIALIZED (
     SELECT l.seq, l.o, l.token, coalesce(f_states[l.o], f_states[1]) AS state, f_results[l.o] AS result,
            coalesce(f_attempts[l.o], f_attempts[1]) AS attempts, coalesce(f_crashes[l.o], f_crashes[1]) AS crashes,
