@@ -52,7 +52,7 @@ tell = awk -F == -v file=$(1) '/^[a-z0-9].*==/ { names = names " " $$1; count++ 
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-fast web lint types docs docs-serve site format conformance sim proof fuzz hooks requirements dist release-check image units sbom audit nightly bench example-django example-asymptote clean
+.PHONY: help run test test-fast web lint types mypy pyright tsc docs docs-serve site format conformance sim proof fuzz hooks requirements dist release-check image units sbom audit nightly bench example-django example-asymptote clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -74,9 +74,13 @@ lint: $(DEV) $(TOOLS) ## Check style, formatting and the direction of imports
 	$(BIN)/lint-imports
 	$(BIN)/python web/build.py --run biome check
 
-types: $(DEV) $(TOOLS) $(API_TYPES) ## Check types with mypy, pyright and tsc
-	$(BIN)/mypy
-	$(BIN)/pyright
+types: $(DEV) $(TOOLS) $(API_TYPES) ## Check types with mypy, pyright and tsc, two at a time
+	@$(MAKE) --no-print-directory -j 2 pyright mypy tsc
+
+mypy pyright:
+	$(BIN)/$@
+
+tsc:
 	$(BIN)/python web/build.py --run tsc --noEmit
 
 format: $(DEV) $(TOOLS) ## Format the code and apply safe lint fixes
