@@ -46,13 +46,16 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # Tests start hundreds of processes: each would compile the package anew where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 
+# The longest first: make runs two at a time.
+TYPES := pyright mypy tsc
+
 # Says which packages a requirements file brings before pip goes quiet over them.
 tell = awk -F == -v file=$(1) '/^[a-z0-9].*==/ { names = names " " $$1; count++ } \
   END { print "Installing " count " packages from " file ":" names }' $(1)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-fast web lint types mypy pyright tsc docs docs-serve site format conformance sim proof fuzz hooks requirements dist release-check image units sbom audit nightly bench example-django example-asymptote clean
+.PHONY: help run test test-fast web lint types $(TYPES) compiled-tests docs docs-serve site format conformance sim proof fuzz hooks requirements dist release-check image units sbom audit nightly bench example-django example-asymptote clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -60,7 +63,8 @@ help: ## List the targets
 run: $(PACKAGE) $(UI) ## Start Headway on an embedded store with demo tasks and a live view (ARGS="...")
 	$(BIN)/headway up $(ARGS)
 
-test: lint types $(SITE) $(UI) $(BROWSER) ## Run every check: lint, types, import contract and the whole test suite (ARGS="...")
+test: lint $(API_TYPES) $(SITE) $(UI) $(BROWSER) ## Run every check: lint, types, import contract and the whole test suite (ARGS="...")
+	@$(MAKE) --no-print-directory -j 2 $(TYPES) compiled-tests
 	$(BIN)/pytest -n 3 --dist loadfile $(ARGS)
 
 test-fast: $(DEV) $(SITE) $(UI) $(BROWSER) ## Run only the quick tests (ARGS="...")
@@ -75,13 +79,17 @@ lint: $(DEV) $(TOOLS) ## Check style, formatting and the direction of imports
 	$(BIN)/python web/build.py --run biome check
 
 types: $(DEV) $(TOOLS) $(API_TYPES) ## Check types with mypy, pyright and tsc, two at a time
-	@$(MAKE) --no-print-directory -j 2 pyright mypy tsc
+	@$(MAKE) --no-print-directory -j 2 $(TYPES)
 
 mypy pyright:
 	$(BIN)/$@
 
 tsc:
 	$(BIN)/python web/build.py --run tsc --noEmit
+
+# Otherwise each process of pytest compiles all tests at the same time. Errors appear there.
+compiled-tests:
+	@-$(BIN)/pytest --collect-only -qqq > /dev/null 2>&1
 
 format: $(DEV) $(TOOLS) ## Format the code and apply safe lint fixes
 	$(BIN)/ruff check --fix
