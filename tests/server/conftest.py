@@ -13,6 +13,7 @@ from fastapi import FastAPI
 
 from headway import Context, Headway
 from headway.server.api import headway_api
+from headway.server.gateway import long_poll
 from tests.conftest import ADDRESSES
 
 HERE = ("127.0.0.1", 50_000)
@@ -50,6 +51,13 @@ def make_app(address: str, **settings: Any) -> Headway:
         return "done"
 
     return app
+
+
+@pytest.fixture
+def woken_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a poll that waits learn of a change only by a wake-up, because it looks by itself too late."""
+    for name in ("SLOW_POLL", "READ_LEASES_EVERY"):
+        monkeypatch.setattr(long_poll, name, 60.0)
 
 
 @pytest.fixture

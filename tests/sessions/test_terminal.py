@@ -136,11 +136,16 @@ async def test_nothing_of_it_is_left_whatever_it_ignores(how: str) -> None:  # R
         typist.gone.set()
     with pytest.raises((asyncio.CancelledError, SessionClosed)):
         await at_work
-    assert 0.4 < time.monotonic() - began < 3
+    assert 0.4 < time.monotonic() - began < 30
     assert not [pid for pid in pids if _lives(pid)]
 
 
 async def test_a_program_that_minds_the_hang_up_is_not_waited_for() -> None:
+    # On a busy machine a process may take long to end. One that is waited for always takes the grace of 0.5 s.
+    assert min([await _seconds_to_hang_up() for _ in range(5)]) < 0.4
+
+
+async def _seconds_to_hang_up() -> float:
     typist = Typist()
     at_work = asyncio.create_task(run_in_terminal(typist, ["sh", "-c", "echo ready; exec sleep 60"]))
     await typist.sees(b"ready")
@@ -148,7 +153,7 @@ async def test_a_program_that_minds_the_hang_up_is_not_waited_for() -> None:
     at_work.cancel()
     with pytest.raises(asyncio.CancelledError):
         await at_work
-    assert time.monotonic() - began < 0.4
+    return time.monotonic() - began
 
 
 # ---------------------------------------------------------------------- in a session
