@@ -16,9 +16,9 @@ from headway.core.policy.enforced import SECOND_US, EnforcedRules, PauseSet, joi
 from headway.core.policy.ladder import Preemption, budget_of
 from headway.core.policy.lanes import make_room
 from headway.core.policy.retry import Ending, Raised, Returned, Stopped, TimedOut, judge
+from headway.estimates.costs import TENANT_JOBS, CostSums, learn
 from headway.maintenance.preemption import EVERY as PREEMPTION_EVERY
 from headway.simulate.capacity import Capacity
-from headway.simulate.expected_costs import expected_costs
 from headway.simulate.job import CANCELLED, COMPLETED, FAILED, SimulatedJob
 from headway.simulate.outcome import NEVER, Outcome, bucket_size
 from headway.simulate.promises import PromiseCheck
@@ -334,3 +334,20 @@ def replay(
 ) -> Outcome:
     """Replay jobs, in the order of arrival, under a policy."""
     return Replayer(jobs, policy, capacity, seed=seed, progress=progress).run()
+
+
+def expected_costs(jobs: Sequence[SimulatedJob]) -> dict[str, int]:
+    """Return the expected microseconds of each task, and of tenants whose jobs are far from that.
+
+    Workers learn these as jobs finish. A replay begins in the middle, when they are known already.
+    """
+    tasks: CostSums = {}
+    tenants: dict[tuple[str, str], tuple[int, float]] = {}
+    for job in jobs:
+        seconds = job.run_ms / 1_000
+        count, total = tasks.get(job.task, (0, 0.0))
+        tasks[job.task] = count + 1, total + seconds
+        if job.tenant is not None:
+            count, total = tenants.get((job.task, job.tenant), (0, 0.0))
+            tenants[job.task, job.tenant] = count + 1, total + seconds
+    return learn({}, tasks, {key: noted for key, noted in tenants.items() if noted[0] >= TENANT_JOBS})
