@@ -64,6 +64,12 @@ def test_a_function_may_be_declared_again_when_its_module_is_loaded_again(headwa
     [
         ({"priority": "urgent"}, r"no lane 'urgent' in the policy .*lanes: high, medium, low"),
         ({"priority": "hi"}, "did you mean 'high'"),
+        ({"priority": 5}, "priority must be the name of a lane, got 5"),
+        ({"duration": 30}, "duration must be the name of a rung, got 30"),
+        ({"retry": "exponential"}, "retry must be a Retry, got 'exponential'"),
+        ({"unique": True}, "unique must be a Unique, got True"),
+        ({"limits": Limit(concurrency=1)}, "limits must be a list of Limit, got Limit"),
+        ({"limits": ["10/s"]}, "limits must be a list of Limit, got '10/s' in it"),
         ({"executor": "greenlet"}, "executor is auto, async, thread, process, not 'greenlet'"),
         ({"executor": "async"}, "'async' needs an async def"),
         ({"fair_by": "acount"}, "fair_by names 'acount'.*did you mean 'account'"),
@@ -90,6 +96,25 @@ def test_an_option_that_makes_no_sense_is_an_error_where_it_is_written(
     with pytest.raises(ConfigError, match=message):
         headway.app.task(**options)(work)
     assert headway.app.tasks == {}
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"priority": 5}, "priority must be the name of a lane, got 5"),
+        ({"duration": 30}, "duration must be the name of a rung, got 30"),
+        ({"unique": True}, "unique must be a Unique, got True"),
+        ({"needs": 5}, "needs is a set of names, not 5"),
+    ],
+)
+def test_an_option_of_a_call_has_the_type_of_the_task_option(
+    headway: Testbed, options: dict[str, Any], message: str
+) -> None:
+    @headway.app.task
+    def work() -> None: ...
+
+    with pytest.raises(ConfigError, match=message):
+        work.using(**options)
 
 
 def test_an_async_function_does_not_run_in_threads(headway: Testbed) -> None:
@@ -132,6 +157,10 @@ def test_what_needs_a_store_cannot_be_asked_of_a_transient_job(headway: Testbed,
         (lambda: Retry(cap="1 min"), "cap must be a number of seconds"),  # type: ignore[arg-type]
         (lambda: Retry(jitter=1.5), "jitter is between 0 and 1"),
         (lambda: Retry(jitter=float("nan")), "jitter is between 0 and 1"),
+        (lambda: Retry(on=5), "on must be a tuple of exception classes, got 5"),  # type: ignore[arg-type]
+        (lambda: Retry(jitter="0.5"), "jitter is between 0 and 1"),  # type: ignore[arg-type]
+        (lambda: Unique(by="account"), "by must be a list of parameters, got 'account'"),
+        (lambda: Unique(by=5), "by must be a list of parameters, got 5"),  # type: ignore[arg-type]
         (lambda: Retry(on=(5,)), "on must be a tuple of exception classes, got 5"),  # type: ignore[arg-type]
         (lambda: Retry(give_up_on=("ValueError",)), "give_up_on must be a tuple of exception classes"),  # type: ignore[arg-type]
         (lambda: Depends(5), "Depends needs a function, not 5"),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headway.client.codec import Signature, add_server
 from headway.client.context import current
 from headway.client.links import Link, read_links
-from headway.client.options import CallOptions, Seconds, TaskOptions, Unique, milliseconds
+from headway.client.options import CallOptions, Seconds, TaskOptions, Unique, check_kinds, milliseconds
 from headway.client.settings import seconds
 from headway.core.errors import BadArguments, ConfigError
 from headway.core.job import NewJob, RetryRule
@@ -56,6 +56,7 @@ class JobTemplate:
     @classmethod
     def of(cls, task: Task[Any, Any, Any], call: CallOptions) -> JobTemplate:
         options, policy, settled = task.options, task.app.policy, task.app.in_force.fixed
+        check_kinds(task.name, call)
         rule = task_rule(policy, task.name)  # Overrides the decorator; the call overrides both.
         lane_name = call.get("priority") or rule.priority or options.priority or policy.default_lane
         rung = _first(call.get("duration"), rule.duration, options.duration)
@@ -270,8 +271,8 @@ def _check_transient(name: str, job: NewJob, unique: Unique | None, options: Tas
 
 
 def _needs(name: str, needs: Iterable[str]) -> tuple[str, ...]:
-    found = [needs] if isinstance(needs, str) else list(needs)
-    if isinstance(needs, str) or not all(isinstance(need, str) and need for need in found):
+    found = [""] if isinstance(needs, str) or not isinstance(needs, Iterable) else list(needs)
+    if not all(isinstance(need, str) and need for need in found):
         raise ConfigError(f"task {name}: needs is a set of names, not {needs!r}")
     return tuple(sorted({check_text(need, f"task {name}: needs") for need in found}))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from glob import escape
@@ -41,7 +41,7 @@ class Retry:
             raise ConfigError(f"Retry: backoff is {', '.join(BACKOFFS)}, not {self.backoff!r}")
         if seconds(self.base, "Retry: base") < 0 or seconds(self.cap, "Retry: cap") < 0:
             raise ConfigError("Retry: base and cap must not be negative")
-        if not 0 <= self.jitter <= 1:
+        if not isinstance(self.jitter, (int, float)) or not 0 <= self.jitter <= 1:
             raise ConfigError(f"Retry: jitter is between 0 and 1, not {self.jitter!r}")
         object.__setattr__(self, "on", _exceptions("on", self.on))
         object.__setattr__(self, "give_up_on", _exceptions("give_up_on", self.give_up_on))
@@ -63,7 +63,7 @@ class Retry:
 
 def _exceptions(what: str, kinds: Any) -> tuple[type[BaseException], ...]:
     """Return one or several exception classes as a tuple. Raises ``ConfigError`` for other values."""
-    found = (kinds,) if isinstance(kinds, type) else tuple(kinds)
+    found: tuple[Any, ...] = (kinds,) if isinstance(kinds, type) or not isinstance(kinds, Iterable) else tuple(kinds)
     for kind in found:
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise ConfigError(f"Retry: {what} must be a tuple of exception classes, got {kind!r}")
@@ -75,6 +75,10 @@ class Unique:
     """Allow at most one live job for each combination of these parameters. ``None`` means all parameters."""
 
     by: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.by is not None and (isinstance(self.by, str) or not isinstance(self.by, Iterable)):
+            raise ConfigError(f"Unique: by must be a list of parameters, got {self.by!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +133,24 @@ class Limit:
             except ValueError as problem:
                 raise ConfigError(f"Limit: rate: {problem}") from None
         return LimitRule(self.concurrency, count, period_ms, self.burst or 1, self.by, (escape(task),), self.scope)
+
+
+# The types of options that are not numbers or times, and what an error calls them.
+_KINDS: dict[str, tuple[type, str]] = {
+    "priority": (str, "the name of a lane"),
+    "duration": (str, "the name of a rung"),
+    "retry": (Retry, "a Retry"),
+    "unique": (Unique, "a Unique"),
+    "limits": (Sequence, "a list of Limit"),
+}
+
+
+def check_kinds(task: str, options: Mapping[str, Any]) -> None:
+    """Raise ``ConfigError`` for an option of another type."""
+    for name in options.keys() & _KINDS.keys():
+        kind, wanted = _KINDS[name]
+        if options[name] is not None and not isinstance(options[name], kind):
+            raise ConfigError(f"task {task}: {name} must be {wanted}, got {options[name]!r}")
 
 
 def _whole(value: object) -> bool:

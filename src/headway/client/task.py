@@ -25,7 +25,7 @@ from headway.client.invoke import invoke_async, invoke_plain, run_on_loop
 from headway.client.job import Job
 from headway.client.job_template import JobTemplate, check_on_stop, check_parameters
 from headway.client.links import Link, OnFailure, Reference, merge_links, place_references, read_links
-from headway.client.options import CallKeywords, CallOptions, Seconds, TaskOptions
+from headway.client.options import CallKeywords, CallOptions, Limit, Seconds, TaskOptions, check_kinds
 from headway.core.errors import ConfigError, PayloadError, UnknownOption
 from headway.core.job import NewJob, SubmitReply
 from headway.core.policy.document import INTERACTIVE, TENANT, LimitRule
@@ -338,6 +338,11 @@ class ContextTaskDecorator(Protocol):
 def _check_options(task: Task[Any, Any, Any]) -> str:
     """Check a task's options against its function and return the executor."""
     options, name = task.options, task.name
+    named = ("priority", "duration", "retry", "unique", "limits")
+    check_kinds(name, {what: getattr(options, what) for what in named})
+    for limit in options.limits:
+        if not isinstance(limit, Limit):
+            raise ConfigError(f"task {name}: limits must be a list of Limit, got {limit!r} in it")
     if options.executor not in EXECUTOR_OPTIONS:
         raise ConfigError(f"task {name}: executor is {', '.join(EXECUTOR_OPTIONS)}, not {options.executor!r}")
     executor = options.executor
