@@ -106,11 +106,12 @@ class Yard:
         app: str = "jobs:app",
         environment: dict[str, str] | None = None,
         stderr: IO[bytes] | None = None,
+        log_level: str = "warning",
     ) -> WorkerProcess:
         """Start a worker and wait until it is registered in the store."""
         known = {worker.worker_id for worker in self.app.stats().workers}
         process = subprocess.Popen(
-            [sys.executable, "-m", "headway", "worker", app, "--log-level", "warning", *options],
+            [sys.executable, "-m", "headway", "worker", app, "--log-level", log_level, *options],
             cwd=self.folder,
             env={**os.environ, **self.environment, **(environment or {})},
             stderr=stderr,

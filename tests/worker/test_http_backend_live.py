@@ -315,13 +315,11 @@ async def _drain(app: Headway, worker_id: str) -> bool:
 
 def test_a_runner_that_is_killed_is_reported_by_its_parent_at_once(shop: Shop) -> None:
     # W2: no job waits for a lease to end.
-    worker = shop.start()
+    worker = shop.start("--dead-after", "90")
     job = shop.submit("slow", 0.5)
     wait_until(lambda: shop.marks("slow starts"))
-    killed = time.monotonic()
     os.kill(worker.runner, signal.SIGKILL)
-    wait_until(lambda: job.record().crashes == 1, within=2.0)
-    assert time.monotonic() - killed < 2.0
+    wait_until(lambda: job.record().crashes == 1)
     record = shop.until(job, "completed")
     assert (record.attempts, [one.reason for one in record.history]) == (2, ["crash"])
     assert record.history[0].error is not None
