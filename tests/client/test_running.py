@@ -163,6 +163,17 @@ def test_an_odd_length_is_clamped_not_believed(headway: Testbed, length: Any) ->
     assert len(headway.drain().completed) == 1
 
 
+def test_the_text_of_a_header_is_a_length(headway: Testbed) -> None:
+    @headway.app.task
+    def work() -> None:
+        after: Any = "30"
+        raise RateLimited(after)
+
+    job = work.enqueue()
+    headway.drain()
+    assert job.record().due_at == headway.clock() + 30_000
+
+
 @pytest.mark.parametrize("length", [1e18, float("inf")])
 def test_an_endless_wait_is_a_year(headway: Testbed, length: float) -> None:
     @headway.app.task

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
 import traceback
 from dataclasses import dataclass, replace
@@ -140,10 +141,13 @@ def _trim(written: traceback.TracebackException) -> None:
             _trim(behind)
 
 
-def to_ms(length: float | timedelta) -> int:
+def to_ms(length: float | timedelta | str) -> int:
     """Return a delay from a task in milliseconds, clamped to valid values."""
     if isinstance(length, timedelta):
         length = length.total_seconds()
+    if isinstance(length, str):  # The text of a header such as Retry-After, which many clients pass on as it is.
+        with contextlib.suppress(ValueError):
+            length = float(length)
     if isinstance(length, bool) or not isinstance(length, (int, float)) or length != length:
         return 0
     return int(min(max(length, 0.0), DELAY_MS_MAX / 1_000) * 1_000)
