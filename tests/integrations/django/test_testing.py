@@ -21,7 +21,7 @@ from headway.core.policy.enforced import PauseSet
 from headway.integrations.django import queue, testing
 from headway.integrations.django.models import IOJob
 from headway.integrations.django.testing import arun_jobs, run_jobs
-from tests.integrations.django.conftest import both, table
+from tests.integrations.django.conftest import both, table, wait_until
 from tests.integrations.django.names import Status
 from tests.integrations.django.shop import django_tasks_here as declared
 from tests.integrations.django.shop import tasks
@@ -232,6 +232,40 @@ def test_an_async_test_runs_jobs_too() -> None:
         return (await IOJob.objects.aget(pk=job.id)).result
 
     assert async_to_sync(use)() == 22
+
+
+def test_a_handle_is_awaited_in_the_transaction_of_an_async_test() -> None:
+    async def use() -> tuple[str, ...]:
+        job, other = await tasks.add.aenqueue(20, 2), await tasks.add.using(delay=60).aenqueue(1)
+        try:
+            before = await job.astatus()
+            await other.acancel()
+            await arun_jobs()
+            assert await job.aresult(timeout=1) == 22
+            return before, await job.astatus(), await other.astatus()
+        finally:
+            await queue().client.close()
+
+    with _RolledBack():
+        assert async_to_sync(use)() == ("queued", "completed", "cancelled")
+
+
+def test_a_transient_job_of_a_test_leaves_no_connection_open() -> None:
+    def sessions() -> int:
+        with connection.cursor() as cursor:
+            if connection.vendor == "sqlite":
+                return 0
+            cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+            return int(cursor.fetchone()[0])
+
+    before = sessions()
+    setup_test_environment()
+    try:
+        with transaction.atomic():
+            tasks.touch(1)
+    finally:
+        teardown_test_environment()
+    wait_until(lambda: sessions() <= before)
 
 
 def test_jobs_that_never_end_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Sequence
@@ -202,6 +203,11 @@ class Queue(Headway):
         """Return the store for submits and reads. With SQLite all threads share one."""
         if is_sqlite():
             return with_transient(self._joined_store(), self.settings.transient_store)
+        on_own_loop = asyncio._get_running_loop() is self.portal.started
+        if in_tests() and not on_own_loop and not ThreadConnection(database()).is_here:  # A coroutine of a test.
+            from headway.integrations.django.testing import callers_store
+
+            return callers_store(self)
         if in_transaction_of_a_test():
             return with_transient(borrowing_store(database(), self.settings.namespace), self.settings.transient_store)
         return self.make_store()

@@ -61,6 +61,11 @@ async def arun_jobs(*, advance: bool = False, raise_errors: bool = False) -> Dra
     return drained(runner)
 
 
+def callers_store(app: Queue) -> Store:
+    """Return a store for coroutines, on Django's connection of the thread of the test."""
+    return cast(Store, _CallersStore(_make_store(app)))
+
+
 def _make_store(app: Queue) -> Store:
     """Return a store on Django's connection of this thread."""
     alias, namespace = database(), app.settings.namespace
