@@ -11,8 +11,9 @@ from headway.core.job import JobId, JobRecord, State
 from headway.core.search import JobSearch, build_search, matches, parse_search, read_time, write_search
 
 NOW = 1_800_000_000_000
+ID = "01999e2f-9d1c-7cc0-8a1e-5f1d6c3b2a10"
 JOB = JobRecord(
-    job_id=JobId("01999e2f-9d1c-7cc0-8a1e-5f1d6c3b2a10"), seq=1, task="reports.export",
+    job_id=JobId(ID), seq=1, task="reports.export",
     payload='\x01{"account": "Ärger 7"}'.encode(),
     state=State.FAILED, lane="high", needs=(), rung=None, tenant="acme", max_retries=0, timeout_ms=1, retry=None,
     attempts=1, crashes=0, epoch=1, submitted_at=NOW - 60_000, due_at=None, eligible_at=None, started_at=None,
@@ -40,6 +41,8 @@ def fits(text: str, job: JobRecord = JOB, reason: str | None = None) -> bool:
         ('error:"connection refused: 5"', JobSearch(errors=("connection refused: 5",))),
         ("error:a,b", JobSearch(errors=("a,b",))),
         ("why:slots_full", JobSearch(states=(State.QUEUED,), reasons=("slots_full",))),
+        (f"{ID} task:a", JobSearch(tasks=("a",), ids=(ID,))),
+        (f'"{ID}" {ID[:-1]}', JobSearch(words=(ID, ID[:-1]))),
         ("after:2h before:1m", JobSearch(after_at=NOW - 7_200_000, before_at=NOW - 60_000)),
         ("after:2027-01-15T08:00:00Z", JobSearch(after_at=1_800_000_000_000)),
         ('order-9 "two words" "id:5"', JobSearch(words=("order-9", "two words", "id:5"))),
@@ -76,6 +79,7 @@ def test_a_wrong_search_says_what_is_wrong(text: str, complaint: str) -> None:
         'tenant:"a b" tenant:"c\\"d" "state:queued" "back\\\\slash"',
         "why:limit,rate",
         'error:"a, b"',
+        f'{ID} "{ID}"',
     ],
 )
 def test_a_written_search_reads_as_the_same(text: str) -> None:

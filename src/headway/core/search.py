@@ -1,7 +1,8 @@
 """The search language for jobs: ``state:failed task:reports.* error:Timeout after:2h``. Lists and bulk actions use it.
 
-A search is a list of words. A word with the name of a field and a colon restricts that field. Any other word must
-appear in the arguments of a job. Quotes keep spaces together. All words must fit, and of several values of a field one.
+A search is a list of words. A word with the name of a field and a colon restricts that field, and a whole id names a
+job. Any other word must appear in the arguments of a job. Quotes keep spaces together, and make a word of an id. All
+words must fit, and of several values of a field one.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ MOMENT = "a length such as 2h before now, or a time such as 2030-01-31T08:00:00Z
 # A word: a name with a colon or nothing, then text, in which quotes enclose spaces.
 _WORD = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^\s"])+')
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_JOB_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class JobSearch(NamedTuple):
@@ -70,6 +72,8 @@ def parse_search(text: str, now_at: int) -> JobSearch:
         if colon and name.isidentifier():
             values = [value] if name in ("after", "before", "error") else _split(value)
             fields.setdefault(_known(name), []).extend(map(_unquoted, values))
+        elif _JOB_ID.fullmatch(match[0]):
+            fields.setdefault("id", []).append(match[0])
         else:
             words.append(_unquoted(match[0]))
     return build_search(fields, now_at, words)
@@ -205,7 +209,7 @@ def _unquoted(text: str) -> str:
 
 
 def _quoted(text: str, *, bare: bool = False) -> str:
-    if text and not re.search(r'[\s",\\]', text) and not (bare and ":" in text):
+    if text and not re.search(r'[\s",\\]', text) and not (bare and (":" in text or _JOB_ID.fullmatch(text))):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
