@@ -133,6 +133,15 @@ def test_a_lane_that_grows_old_while_it_waits_gets_its_share_then() -> None:
     assert aged < 100 < 500 < never
 
 
+def test_a_job_that_finds_a_reserved_slot_free_starts_now_however_long_it_runs() -> None:
+    mixed = {bucket(0.5): 420.0, bucket(22.0): 80.0}
+    what = Model(ModelData({"high": {EXPORT: mixed}, "low": {EXPORT: mixed}}, {"high": {"": Arrivals(1, 0.1)}}))
+    worker = a_worker(slots=2, reserved=1, running=1)
+    running = (a_run(lane="low"),)
+    scene = Scene(workers=(worker,), executing=running, policy=BUILT_IN, lane="high", classes=(a_view("high"),))
+    assert ask(scene, what) == Estimate(0.0, 0.0, 0, "learned")
+
+
 def test_what_is_reserved_is_filled_by_its_lanes_alone() -> None:
     policy = replace(BUILT_IN, reserve=Reserve(slots=1))
     worker = a_worker(slots=2, reserved=1, running=1)

@@ -21,9 +21,11 @@ from headway.core.snapshot import ClassView, Snapshot
 from headway.core.worker import TASK, capabilities_in
 
 P50_DEVIATIONS = 0.0  # Standard deviations for p50,
-P90_DEVIATIONS = 1.15  # and for p90: 1.28 with a normal distribution, less what running jobs have not yet shown.
-FIRST = 0.62  # Expected starts at the median of a start: 0.5 with one slot, up to 0.69 (ln 2) with many.
-LATE = 0.4  # The same for p90, where the variance accounts for the rest: fitted to Poisson and binomial distributions.
+P90_DEVIATIONS = 1.28  # and for p90.
+HALF_START = 0.5  # Numbers of starts are whole, but their distribution is continuous: the n-th counts from n - 0.5 on.
+FIRST = (
+    0.62  # Jobs expected to leave a full limit at the median of the first one: 0.5 of one, up to 0.69 (ln 2) of many.
+)
 TURN = 0.5  # Turns by which a lane that has risen starts later than its share, on average: it waits for the first one.
 RELATIVE_ERROR = 0.02  # The relative error that all learned run times may share.
 ROUGH_MAX = 0.6  # The largest relative error after few runs. From 0.87 on, p90 would never come.
@@ -208,7 +210,7 @@ class Forecast:
         while run.times[-1] < due and run.go_on():
             pass
         before = _at(run.times, flow.curve, due) + (_at(run.times, flow.queue, due) if request.own is None else 0.0)
-        solve = _Solve(run, flow, max(0.0, before - FIRST), None, "", 0)
+        solve = _Solve(run, flow, max(0.0, before - HALF_START), None, "", 0)
         return max(due, solve.when(P50_DEVIATIONS)), max(due, solve.when(P90_DEVIATIONS))
 
     def _in_lane(self, request: EstimateRequest) -> float:
@@ -308,7 +310,7 @@ class _Solve:
         flow, coming = self._flow, NOTHING
         if self._arrivals is not None:
             coming = self._arrivals.of_others(self._tenant, self._run.times[at], self._most)
-        count = self._before + (LATE if deviations else FIRST) + coming.mean
+        count = self._before + HALF_START + coming.mean
         rough = (RELATIVE_ERROR + min(flow.rough, ROUGH_MAX)) * flow.curve[at]
         usual = surplus(flow.curve[at], count, _more(flow.doubt[at], coming, rough * rough), deviations)
         if not flow.sure[at]:
@@ -319,9 +321,8 @@ class _Solve:
 
 def _more(doubt: StartDoubt, coming: Arriving, variance: float = 0.0) -> StartDoubt:
     """Return a doubt with that about arrivals that overtake, and with more variance."""
-    return StartDoubt(
-        doubt.variance + coming.variance + variance, doubt.arrivals + coming.variance, doubt.third + coming.third
-    )
+    starts, among, arrivals, third, _ = doubt
+    return StartDoubt(starts, among, arrivals + coming.variance, third + coming.third, variance)
 
 
 def _at(times: Sequence[float], values: Sequence[float], moment: float) -> float:

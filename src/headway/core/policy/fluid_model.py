@@ -7,7 +7,7 @@ with the time that they reach into, since the far future need not be known to th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import exp, inf, sqrt
+from math import exp, inf, log, sqrt
 from typing import NamedTuple
 
 from headway.core.diagnostics import QueueDiagnostics, RunningJob
@@ -15,7 +15,7 @@ from headway.core.distributions import NOTHING, Arriving, Lengths, Model, doubt,
 from headway.core.job import ClassKey
 from headway.core.policy.document import ELASTIC, INTERACTIVE, Lane, Policy
 from headway.core.policy.lanes import competitions, lane_of, risen_level
-from headway.core.policy.slot_release import POINTS, SlotReleases
+from headway.core.policy.slot_release import SlotReleases, points_for
 from headway.core.policy.start_chance import StartDoubt
 from headway.core.snapshot import ClassView, Snapshot
 from headway.core.worker import WorkerInfo, serves, tasks_in
@@ -50,9 +50,9 @@ class LaneFlow:
 
     __slots__ = (
         "apart", "arrivals", "arriving", "basis", "beside", "came", "curve", "doubt", "due", "entering", "filled",
-        "had", "lane", "lengths", "mean", "name", "oldest_ms", "overflow", "pace", "phases", "queue", "rate", "reach",
-        "risk", "rough", "running", "served", "since", "spread", "sure", "sure_doubt", "sure_risk", "taken", "turn",
-        "waiting", "weight",
+        "fresh", "had", "inside", "lane", "lengths", "mean", "name", "oldest_ms", "overflow", "pace", "phases", "queue",
+        "rate", "reach", "risk", "rough", "running", "served", "since", "spread", "sure", "sure_doubt", "sure_risk",
+        "taken", "turn", "waiting", "weight",
     )  # fmt: skip
 
     def __init__(self, name: str, lane: Lane, lengths: Lengths, known: Model, waiting: float, oldest_ms: int) -> None:
@@ -72,8 +72,10 @@ class LaneFlow:
         self.oldest_ms = oldest_ms  # How long its oldest job has waited.
         # Jobs that the simulation has started outside the reserve, by phase and stage.
         self.running = [[0.0] * phase.stages for phase in lengths.phases]
+        self.inside = 0.0  # Jobs that the simulation runs in the reserve.
         self.filled = 0.0  # Slots filled in the current step.
         self.entering = [[part, *[0.0] * (phase.stages - 1)] for phase in lengths.phases for part in (phase.part,)]
+        self.fresh = self._variance_left(self.entering)  # Of the work of a job that starts, by its phases.
         self.pace = 1.0  # The work left in a slot at the end of the step, counted in jobs.
         self.served = 0.0
         self.reach = 0.0  # How many jobs it could have started if enough had waited.
@@ -138,6 +140,40 @@ class LaneFlow:
         before = self.taken
         self.taken = Risk(self.came.variance * part * self.mean, self.came.third * part * self.mean * self.mean)
         return self.taken.minus(before)
+
+    def shown(self) -> float:
+        """Return the variance of the work started, as far as it has shown by now.
+
+        A job's length does not matter before the job could have ended, so that of jobs that only start does not count.
+        """
+        if self.fresh < _NONE:
+            return 0.0
+        hidden = self._variance_left(self.running) / self.fresh + self.inside
+        return max(0.0, self.spread - self.lengths.variance * hidden)
+
+    def _variance_left(self, jobs: Sequence[Sequence[float]]) -> float:
+        """Return the variance of the work that is left in jobs, which are given by phase and stage."""
+        variance = 0.0
+        counts: list[float] = []
+        means: list[float] = []
+        for inside, (_, mean, stages) in zip(jobs, self.phases, strict=True):
+            pace = mean / stages
+            count = first = second = 0.0
+            for stage, some in enumerate(inside):
+                left = stages - stage
+                count += some
+                first += some * left * pace
+                second += some * left * (left + 1) * pace * pace
+            counts.append(count)
+            means.append(first / count if count else 0.0)
+            variance += second - first * means[-1]
+        if len(counts) > 1 and counts[0] > 0:
+            # Nothing shows at first whether a job is a short or a long one. Once most short ones that started with it
+            # have ended, it is known to be long.
+            short, long = self.phases[0].part, self.phases[1].part
+            mixed = min(counts[1] / (counts[0] + counts[1]), long * log(1.0 / long) / short)
+            variance += counts[0] * mixed * (means[1] - means[0]) ** 2
+        return variance
 
     def fill(self) -> None:
         """Let the jobs that have started in a step run."""
@@ -254,10 +290,11 @@ class FluidRun:
             1.0, self.slots / sum(worker.slots for worker in live if serves(key.needs, frozenset(worker.offers)))
         )
 
-    def _make_points(self, running: Iterable[RunningJob], known: Model) -> None:
+    def _make_points(self, running: Sequence[RunningJob], known: Model) -> None:
         """Find when slots become free: those that any lane may fill, and those of the reserve."""
         favoured: list[list[float]] = []
         others: list[list[float]] = []
+        points = points_for(len(running))
         for job in running:
             lengths, flow = known.task(job.task, job.lane), self.flows.get(job.lane)
             if flow is not None and lengths is known.lane(job.lane) and lengths is not None:
@@ -268,7 +305,7 @@ class FluidRun:
                     self._trust("unknown")
                 elif flow is not None and flow.basis == "declared":
                     self._trust("declared")
-            left = lengths.left(max(0.0, (self._now_at - job.started_at) / 1_000), POINTS)
+            left = lengths.left(max(0.0, (self._now_at - job.started_at) / 1_000), points)
             (favoured if job.lane in self._policy.reserve.lanes else others).append(left)
         favoured.sort(key=sum, reverse=True)
         self._common = SlotReleases(favoured[self._kept :] + others, self._open)
@@ -321,6 +358,7 @@ class FluidRun:
                 if favoured:
                     self._serve(favoured, [flow for flow in joined if flow.apart], apart)
                     for flow in (*favoured, *joined):
+                        flow.inside = min(self._kept, flow.inside + flow.filled)
                         flow.filled = 0.0
                     for flow in favoured:
                         flow.waiting += flow.beside
@@ -401,31 +439,32 @@ class FluidRun:
         return int(1_000 * max(0.0, now - came))
 
     def _record(self, now: float) -> None:
-        spread, came = 0.0, NO_RISK
+        spread, work, came = 0.0, 0.0, NO_RISK
         for natives, joined in self._groups:
             for flow in joined:
                 flow.sure_risk = flow.sure_risk.plus(came)
             took = [flow.take() for flow in natives]
             for risk in took:
                 came = came.plus(risk)
-            spread += sum([flow.spread for flow in natives])
+            spread += sum([flow.shown() for flow in natives])
+            work += sum([flow.served * flow.mean for flow in natives])
             for flow, own in zip(natives, took, strict=True):
                 flow.risk = flow.risk.plus(came).minus(own)
                 freed = self._common.doubt(now, flow.mean) + (self._apart.doubt(now, flow.mean) if flow.apart else 0.0)
                 flow.curve.append(flow.reach)
                 flow.queue.append(flow.waiting)
-                flow.doubt.append(_doubt(flow.reach, freed, spread, flow.risk, flow.mean))
+                variance = freed + spread / (flow.mean * flow.mean)
+                among = flow.reach - flow.served + work / flow.mean
+                flow.doubt.append(_doubt(flow.reach, among, variance, flow.risk, flow.mean))
                 flow.sure.append(flow.due)
-                flow.sure_doubt.append(_doubt(flow.due, freed, spread, flow.sure_risk, flow.mean))
+                flow.sure_doubt.append(_doubt(flow.due, among, variance, flow.sure_risk, flow.mean))
 
 
-def _doubt(reach: float, freed: float, spread: float, risk: Risk, mean: float) -> StartDoubt:
-    """Return the doubt in jobs with a mean run time. ``freed`` is in jobs already."""
-    square = mean * mean
+def _doubt(reach: float, among: float, variance: float, risk: Risk, mean: float) -> StartDoubt:
+    """Return the doubt in jobs with a mean run time. ``among`` and ``variance`` are in jobs already."""
     if reach < _NONE:  # A lane that gets no slot in any case loses none to arrivals in better lanes.
-        return StartDoubt(freed + spread / square)
-    arrivals = risk.variance / square
-    return StartDoubt(freed + spread / square + arrivals, arrivals, risk.third / (square * mean))
+        return StartDoubt(variance, among)
+    return StartDoubt(variance, among, risk.variance / (mean * mean), risk.third / (mean * mean * mean))
 
 
 def declared(policy: Policy, keys: Iterable[ClassKey]) -> Lengths | None:

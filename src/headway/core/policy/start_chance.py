@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from math import erfc, exp, sqrt
+from math import cbrt, erfc, exp, sqrt
 from statistics import NormalDist
 from typing import NamedTuple
 
 NEAR = 1.5  # Standard deviations from the bound within which an earlier start matters: it at most doubles a chance.
 LEAST_SKEW = 1e-3  # Below it a distribution counts as normal, because the formula divides by the skewness.
+MOST_SKEW = 3.0  # Beyond it the formula is wrong at the end of the distribution.
 TAIL = 25.0  # Standard deviations from which the tail of a normal distribution is computed as 1 / x.
 _NORMAL = NormalDist()
 
 
 class StartDoubt(NamedTuple):
-    """How far a number of starts may be off, in jobs.
+    """How far a number of starts may be off, in jobs: variances, and what skews the number.
 
-    ``variance``: of the number. ``arrivals``: the part of it that arrivals cause. They come in batches, so the number
-    is skewed, by the third cumulant ``third``: mostly fewer jobs arrive than on average, and now and then many more.
+    ``starts``: the variance that run times cause, among ``among`` starts in all lanes that have the slots.
+    ``arrivals``: the variance that arrivals cause, which go first and come in batches, with their third cumulant
+    ``third``. ``common``: the variance that the error of learned run times causes.
     """
 
-    variance: float = 0.0
+    starts: float = 0.0
+    among: float = 0.0
     arrivals: float = 0.0
     third: float = 0.0
+    common: float = 0.0
 
 
 def surplus(reach: float, count: float, doubt: StartDoubt, deviations: float) -> float:
@@ -29,19 +33,22 @@ def surplus(reach: float, count: float, doubt: StartDoubt, deviations: float) ->
 
     It is 0 where the chance is that of a normal distribution up to ``deviations``: 0 for one half.
     """
-    if doubt.variance <= 0:
+    variance = doubt.starts + doubt.arrivals + doubt.common
+    if variance <= 0:
         return reach - count
-    deviation = sqrt(doubt.variance)
+    deviation = sqrt(variance)
+    # Starts follow a binomial, Poisson or negative binomial distribution, as their variance has it.
+    third = doubt.starts * (2.0 * doubt.starts / doubt.among - 1.0) if doubt.among > 0 else 0.0
+    skew = max(-MOST_SKEW, min(MOST_SKEW, (third - doubt.third) / (variance * deviation)))
     score = (reach - count) / deviation
-    skew = doubt.third / (doubt.variance * deviation)
-    if skew > LEAST_SKEW:  # The arrivals follow a gamma distribution, in the approximation of Wilson and Hilferty.
-        part = 1.0 + score * skew / 2.0
-        if part <= 0:  # Too few even if nothing arrives.
+    if abs(skew) > LEAST_SKEW:  # A gamma distribution with this skewness, in the approximation of Wilson and Hilferty.
+        part = 1.0 - score * skew / 2.0
+        if part <= 0:  # Certain, or too few even if nothing arrives.
             return reach - count
-        score = 6.0 / skew * (part ** (1 / 3) - 1.0 + skew * skew / 36.0)
-    if abs(score - deviations) < NEAR:
+        score = 6.0 / skew * (1.0 - cbrt(part)) - skew / 6.0
+    if doubt.arrivals > 0 and abs(score - deviations) < NEAR:
         chance = _NORMAL.cdf(score)
-        chance += (1.0 - chance) * doubt.arrivals / doubt.variance * _passed_before(reach, count, deviation)
+        chance += (1.0 - chance) * doubt.arrivals / variance * _passed_before(reach, count, deviation)
         score = _NORMAL.inv_cdf(chance)
     return (score - deviations) * deviation
 
