@@ -131,6 +131,18 @@ class LaneFlow:
         self.arriving, self.since = arriving, now
         self.waiting += comes
 
+    def wants(self, most: float) -> float:
+        """Return how many jobs it starts on average if it may start ``most``.
+
+        Jobs that arrive later are there only by chance when a slot becomes free. A lane where one such job waits on
+        average is empty at times, and worse lanes then get the slot. Large batches leave it empty more often.
+        """
+        sure = min(self.waiting, max(0.0, self.had - self.served))
+        if most <= sure:
+            return most
+        fewer, more = sorted((self.waiting - sure, most - sure))
+        return sure + fewer * (1.0 - exp(-more / self.arrivals.batch))
+
     def take(self) -> Risk:
         """Return the doubt about the work of the arrivals that have started in a step.
 
@@ -378,7 +390,7 @@ class FluidRun:
             return
         group = [*natives, *joined]
         most = [starts * flow.pace + seconds / flow.mean for flow in group]  # If a lane took all of it.
-        wanted = [flow.waiting / could for flow, could in zip(group, most, strict=True)]  # As parts of all.
+        wanted = [flow.wants(could) / could for flow, could in zip(group, most, strict=True)]  # As parts of all.
         weights = [1.0]
         if len(group) == 1:
             parts, could_have = [min(1.0, wanted[0])], [1.0]
