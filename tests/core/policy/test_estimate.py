@@ -151,6 +151,14 @@ def test_a_worse_lane_starts_jobs_while_a_better_one_is_empty() -> None:
     assert 1.2 < p50(scene, load) < 3.2
 
 
+def test_a_lane_that_has_risen_further_up_does_not_wait_for_its_turn_there() -> None:
+    # Nothing of the better lane waits, so the age of the lane changes nothing for its next job.
+    scene = busy(4, classes=(a_view("medium", 50),))
+    risen = replace(scene, classes=(a_view("medium", 50, waited_s=1_500),))
+    load = known({"high": {"": Arrivals(1, 0.1)}})
+    assert p50(risen, load) == pytest.approx(p50(scene, load), rel=0.1)
+
+
 def test_what_is_reserved_is_filled_by_its_lanes_alone() -> None:
     policy = replace(BUILT_IN, reserve=Reserve(slots=1))
     worker = a_worker(slots=2, reserved=1, running=1)

@@ -303,7 +303,9 @@ class _Solve:
             return 0.0
         less, more = self._excess(high - 1, deviations), self._excess(high, deviations)
         found = times[high - 1] + (times[high] - times[high - 1]) * -less / (more - less)
-        return found + (TURN * self._flow.turn if self._flow.sure[high] else 0.0)
+        # The lane waits for its turn where its share at a better level starts most of its jobs.
+        by_share = 2.0 * self._flow.sure[high] > self._flow.curve[high]
+        return found + (TURN * self._flow.turn if by_share else 0.0)
 
     def _excess(self, at: int, deviations: float) -> float:
         """Return how many starts too many or too few a step has, with ``deviations`` of bad luck."""
