@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from math import sqrt
 from statistics import median
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from tests.simulation.driver import Player
 from tests.simulation.workload import GROUPS, Work
 
 WARM_UP = 1_800.0  # Seconds without scores, in which the player only learns.
+BLOCK = 7_200.0  # Seconds: each of the largest bursts of the workload is in a block of its own.
 ASKED = 7  # One job in seven is estimated, which keeps a run short.
 
 
@@ -29,6 +31,12 @@ class ScoredEstimate(NamedTuple):
     p50: float
     p90: float
     waited: float
+    seed: int = 0
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Return the two hours of a run that the job belongs to. Jobs of other blocks waited in other bursts."""
+        return self.seed, int(self.work.arrives // BLOCK)
 
     @property
     def counts(self) -> bool:
@@ -37,23 +45,29 @@ class ScoredEstimate(NamedTuple):
 
 
 class Accuracy(NamedTuple):
-    """The accuracy of estimates. ``error`` is the median relative error of p50, for waits over 5 s."""
+    """The accuracy of estimates. ``error`` is the median relative error of p50, for waits over 5 s.
+
+    ``noise``: half of the 95 % intervals of the two shares. Jobs of one burst wait alike, so blocks count, not jobs.
+    """
 
     scored: int
     within_p50: float
     within_p90: float
     long: int
     error: float
+    noise: tuple[float, float] = (0.0, 0.0)
 
     def __str__(self) -> str:
-        return f"{self.scored} | {self.within_p50:.0%} | {self.within_p90:.0%} | {self.long} | {self.error:.2f}"
+        shares = zip((self.within_p50, self.within_p90), self.noise, strict=True)
+        found = " | ".join(f"{share:.1%} ± {noise:.1%}" for share, noise in shares)
+        return f"{self.scored} | {found} | {self.long} | {self.error:.2f}"
 
 
-def score_estimates(policy: Policy, works: Sequence[Work]) -> tuple[list[ScoredEstimate], int]:
+def score_estimates(policy: Policy, works: Sequence[Work], seed: int = 0) -> tuple[list[ScoredEstimate], int]:
     """Run a workload under a policy. Return the estimates, and the number of jobs without one."""
     player = _EstimatingPlayer(policy, works)
     asyncio.run(player.play())
-    return player.estimates, player.unknown
+    return [one._replace(seed=seed) for one in player.estimates], player.unknown
 
 
 def accuracy(estimates: Iterable[ScoredEstimate], belongs: Callable[[Work], bool] = lambda _: True) -> Accuracy:
@@ -67,7 +81,20 @@ def accuracy(estimates: Iterable[ScoredEstimate], belongs: Callable[[Work], bool
         sum(one.waited <= one.p90 for one in scored) / count,
         len(errors),
         median(errors) if errors else 0.0,
+        (_noise(scored, lambda one: one.p50), _noise(scored, lambda one: one.p90)),
     )
+
+
+def _noise(scored: Sequence[ScoredEstimate], bound: Callable[[ScoredEstimate], float]) -> float:
+    """Return half of the 95 % interval of the share of jobs that started within a bound."""
+    blocks: dict[tuple[int, int], list[bool]] = {}
+    for one in scored:
+        blocks.setdefault(one.block, []).append(one.waited <= bound(one))
+    if len(blocks) < 2:
+        return 0.0
+    share = sum(map(sum, blocks.values())) / len(scored)
+    squares = sum((sum(within) - share * len(within)) ** 2 for within in blocks.values())
+    return 1.96 * sqrt(squares * len(blocks) / (len(blocks) - 1)) / len(scored)
 
 
 def accuracy_table(estimates: Sequence[ScoredEstimate]) -> str:

@@ -33,7 +33,7 @@ class Runs:
     def get(self, settings: Settings) -> tuple[list[ScoredEstimate], int]:
         for setting in settings:
             if setting not in self._done:
-                self._done[setting] = score_estimates(BUILT_IN, setting.works)
+                self._done[setting] = score_estimates(BUILT_IN, setting.works, setting.seed)
         runs = [self._done[setting] for setting in settings]
         return [one for estimates, _ in runs for one in estimates], sum(unknown for _, unknown in runs)
 
@@ -56,11 +56,12 @@ def quick(*settings: Setting) -> ParameterSet:
 
 def proof(*settings: Setting) -> ParameterSet:
     marks = [pytest.mark.proof, pytest.mark.timeout(0)]
-    return pytest.param(settings, id=", ".join(map(str, settings)), marks=marks)
+    return pytest.param(settings, id=f"{settings[0]} to {settings[-1].seed}", marks=marks)
 
 
-SEEDS = (41, 42, 43)  # No constant was chosen by runs of these.
-CALM = [quick(Setting(4, SEEDS[0])), proof(*(Setting(12, seed) for seed in SEEDS))]
+# No constant was chosen by runs of these. A lane has few bursts in a run, so that three runs say too little.
+CALM_SEEDS, FLOOD_SEEDS = range(41, 47), range(41, 53)
+CALM = [quick(Setting(4, 41)), proof(*(Setting(12, seed) for seed in CALM_SEEDS))]
 
 
 @pytest.mark.parametrize("settings", CALM)
@@ -86,8 +87,8 @@ def test_hardly_anything_is_unknown_once_jobs_have_run(runs: Runs, settings: Set
     assert unknown <= 0.1 * len(estimates)
 
 
-LONG_CALM = [proof(*(Setting(12, seed) for seed in SEEDS))]
-FLOOD = [proof(*(Setting(4, seed, flood=True) for seed in SEEDS))]
+LONG_CALM = [proof(*(Setting(12, seed) for seed in CALM_SEEDS))]
+FLOOD = [proof(*(Setting(4, seed, flood=True) for seed in FLOOD_SEEDS))]
 
 
 @pytest.mark.parametrize("lane", LANES)
