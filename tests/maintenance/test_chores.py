@@ -199,6 +199,33 @@ async def test_a_jump_of_the_stores_clock_buries_no_worker(clock: ManualClock) -
     assert [worker.state for worker in (await store.stats()).workers] == ["active"]
 
 
+async def test_a_slow_reply_of_the_store_is_not_a_jump_of_its_clock(clock: ManualClock) -> None:
+    mine = 100.0
+
+    class SlowStore(MemoryStore):
+        reply_seconds = 0
+
+        async def snapshot(self) -> Snapshot:
+            nonlocal mine
+            seen = await super().snapshot()
+            clock.advance(self.reply_seconds)
+            mine += self.reply_seconds
+            return seen
+
+    store = SlowStore(clock=clock)
+    await register(store)
+    await store.submit([a_job()])
+    await claim(store)
+    reaper = Reaper(store, CurrentPolicy(), 90, monotonic=lambda: mine)
+    store.reply_seconds = 15
+    await reaper()
+    store.reply_seconds = 0
+    clock.advance(ms=LEASE_MS)
+    mine += LEASE_MS / 1_000
+    await reaper()
+    assert reaper.reaped == 1
+
+
 class WatchedStore(MemoryStore):
     """A store that counts how often a process reads the queue."""
 

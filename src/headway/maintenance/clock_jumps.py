@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable
 
 from headway.core.log_event import LogEvent
+from headway.stores.base import Store
 
 log = logging.getLogger("headway.worker")
 
-JUMP_SECONDS = 5.0  # Seconds between the two clocks that count as a jump; slow replies cause less.
+JUMP_SECONDS = 5.0  # Seconds between the two clocks that count as a jump.
 
 
 class ClockJumpDetector:
@@ -36,13 +37,16 @@ class ClockJumpDetector:
         """Return whether the clock has jumped less than one ``dead_after`` ago."""
         return self._monotonic() < self._until
 
-    def check(self, now_at: int) -> None:
-        """Compare how far the store's clock and this machine's clock have moved since the last call."""
-        mine = self._monotonic()
-        before, self._seen = self._seen, (mine, now_at)
+    async def read(self, store: Store) -> None:
+        """Read the store's clock, and compare how far it and this machine's clock have moved since the last read."""
+        asked = self._monotonic()
+        now_at = (await store.snapshot()).now_at
+        answered = self._monotonic()
+        before, self._seen = self._seen, (asked, now_at)
         if before is None:
             return
-        jump = (now_at - before[1]) / 1_000 - (mine - before[0])
+        # The store may have read its clock at any time during each of the two calls, so a slow reply is not a jump.
+        jump = (now_at - before[1]) / 1_000 - (answered - before[0])
         if jump > JUMP_SECONDS:
             log.warning(LogEvent("store.clock_jumped", seconds=round(jump, 1), grace=self._dead_after))
-            self._until = mine + self._dead_after
+            self._until = answered + self._dead_after

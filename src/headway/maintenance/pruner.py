@@ -24,7 +24,7 @@ class Pruner:
 
     async def __call__(self) -> float | None:
         if self._jumps is not None:  # Pruning marks overdue workers as dead.
-            self._jumps.check((await self._store.snapshot()).now_at)
+            await self._jumps.read(self._store)
             if self._jumps.recent:
                 return None
         touched = await self._store.prune(self._in_force.policy.keep, limit=LIMIT)

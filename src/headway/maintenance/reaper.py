@@ -41,7 +41,7 @@ class Reaper:
     async def __call__(self) -> float | None:
         leases = await overdue(self._store)
         if leases or self._jumps.age > CLOCK_EVERY:
-            self._jumps.check((await self._store.snapshot()).now_at)
+            await self._jumps.read(self._store)
         if not leases or self._jumps.recent:
             return None
         count = await reap(self._store, leases, self._in_force.policy, recorder=self._recorder)
