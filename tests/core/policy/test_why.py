@@ -113,9 +113,9 @@ def a_worker(
 
 
 def a_run(
-    worker_id: str = "w1", *, task: str = EXPORT, lane: str = "medium", ran_s: int = 0, held: tuple[str, ...] = ()
+    worker_id: str = "w1", *, task: str = EXPORT, lane: str = "medium", ran_s: float = 0, held: tuple[str, ...] = ()
 ) -> RunningJob:
-    return RunningJob(task, lane, worker_id, NOW_AT - ran_s * 1_000, held)
+    return RunningJob(task, lane, worker_id, NOW_AT - round(ran_s * 1_000), held)
 
 
 def a_view(
