@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import asyncpg  # type: ignore[import-untyped]
 import pytest
@@ -18,7 +19,7 @@ from headway.policy_store.rule_documents import write_rules
 from headway.stores.base import JobQuery
 from headway.stores.postgres import connections
 from headway.stores.postgres.statements import FUNCTIONS_VERSION
-from tests.conformance.builders import a_job, ask, claim, claim_one, end, register, state_of, submit, submit_one
+from tests.conformance.builders import a_job, ask, beat, claim, claim_one, end, register, state_of, submit, submit_one
 from tests.stores.postgres.conftest import OpenStore, Outside
 from tests.stores.postgres.test_trouble import drain
 
@@ -199,6 +200,31 @@ async def test_a_session_that_stays_in_a_transaction_holds_nothing_up(
 
 
 # ---------------------------------------------------------------------- a role that may not change the schema
+
+
+@pytest.mark.slow
+async def test_a_machine_that_freezes_with_many_sessions_holds_the_others_up_for_seconds(
+    open_url: OpenStore, url: str, outside: Outside, schema: str
+) -> None:
+    # One session holds the namespace and the others wait for it. Their clients never send another statement.
+    store = await open_url(url)
+    await register(store)
+    namespace_id = await outside.fetchval(f"SELECT namespace_id FROM {schema}.namespace")
+    begin = f"SELECT {schema}.begin_{FUNCTIONS_VERSION}($1, NULL, true)"
+    async with AsyncExitStack() as stack:
+        sessions: list[Outside] = [await asyncpg.connect(url.partition("?")[0]) for _ in range(4)]
+        for session in sessions:
+            stack.callback(session.terminate)
+            await session.execute("BEGIN")
+        await sessions[0].fetchval(begin, namespace_id)
+        waits = [asyncio.create_task(session.fetchval(begin, namespace_id)) for session in sessions[1:]]
+        while await outside.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted") < len(waits):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        began = time.monotonic()
+        assert (await beat(store)).state == "active"
+        assert time.monotonic() - began < 20
+        for problem in await asyncio.gather(*waits, return_exceptions=True):
+            assert isinstance(problem, asyncpg.LockNotAvailableError)
 
 
 async def test_a_role_without_rights_to_the_schema_itself_can_serve(
