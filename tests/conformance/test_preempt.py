@@ -238,8 +238,10 @@ async def test_without_a_ladder_sessions_are_seen_and_halted_as_well(store: Stor
 STOPPED = JobError("TimeoutError", "time limit (3 s)")
 
 
-async def stop(store: Store, rung: str, on_stop: str, partial: bytes | None = None) -> JobRecord:
-    """Run a job of a rung until it is out of time."""
+async def stop(
+    store: Store, rung: str, on_stop: str, partial: bytes | None = None, *, ladder: Ladder = LADDER
+) -> JobRecord:
+    """Run a job of a rung until it is out of time. ``ladder``: the one of the policy by then."""
     await enforce_ladder(store)
     await register(store, slots=5)
     job_id = await submit_one(store, a_job(rung=rung, retry=RetryRule("policy", on_stop=on_stop)))
@@ -247,7 +249,7 @@ async def stop(store: Store, rung: str, on_stop: str, partial: bytes | None = No
     if rung == ELASTIC:
         await store.preempt([Preemption(job_id, FAST)])
         [lease] = await store.leases(worker_id="w1")
-    await end(store, lease, TimedOut(STOPPED, partial), policy=Policy(ladder=LADDER))
+    await end(store, lease, TimedOut(STOPPED, partial), policy=Policy(ladder=ladder))
     return await the_job(store, job_id)
 
 
@@ -265,6 +267,12 @@ async def test_a_stopped_job_may_try_again_on_a_longer_rung(store: Store, rung: 
     lease = await claim_one(store)
     assert (lease.rung, lease.assigned, lease.budget_ms) == (MEDIUM, MEDIUM, 10_000)
     assert await counts(store) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("rung", [FAST, ELASTIC])
+async def test_a_job_stopped_by_a_rung_that_the_policy_has_no_more_is_retried(store: Store, rung: str) -> None:
+    job = await stop(store, rung, "retry_longer", ladder=Ladder())
+    assert (job.state, job.rung, job.attempts, job.reason) == (State.QUEUED, rung, 1, "time_limit")
 
 
 @pytest.mark.parametrize("on_stop", ["fail", "retry_longer", "partial"])

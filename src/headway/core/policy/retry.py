@@ -127,7 +127,7 @@ def judge(ending: Ending, lease: Lease, policy: Policy, *, chance: float = 0.0) 
                 lease, policy, error=error, reason="failed", after_ms=after_ms, chance=chance, partial=partial
             )
         case TimedOut(error, partial) if lease.budget_ms is not None and lease.budget_ms <= lease.timeout_ms:
-            return _stopped(lease, policy, error, partial)
+            return _stopped(lease, policy, error, partial, chance)
         case TimedOut(error, partial) if not error.retriable:
             return _report(lease, State.FAILED, partial, error=error, reason="time_limit")
         case TimedOut(error, partial):
@@ -157,13 +157,16 @@ def _completed(ending: Returned, lease: Lease) -> Report:
     )
 
 
-def _stopped(lease: Lease, policy: Policy, error: JobError, partial: bytes | None) -> Report:
+def _stopped(lease: Lease, policy: Policy, error: JobError, partial: bytes | None, chance: float) -> Report:
     """Apply rule 6."""
     if lease.assigned == HALTED:
         return _report(lease, State.CANCELLED, reason="halted")
     on_stop = "fail" if lease.retry is None else lease.retry.on_stop
     if on_stop == "partial" and partial is not None:
         return _report(lease, State.COMPLETED, partial, reason="partial")
+    if on_stop == "retry_longer" and lease.assigned not in [rung.name for rung in policy.ladder.rungs]:
+        # The policy has changed. This uses an attempt, so that a worker with an old policy cannot repeat it for ever.
+        return _again(lease, policy, error=error, reason="time_limit", chance=chance, partial=partial)
     longer = policy.ladder.longer(lease.assigned) if on_stop == "retry_longer" else None
     if longer is None:
         return _report(lease, State.FAILED, partial, error=error, reason="time_limit")
