@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from headway.client.links import Link, merge_links
 from headway.client.task import Call, Task
 from headway.core.diagnostics import AHEAD_COUNTED, JobDiagnostics
-from headway.core.errors import BadEdge, HeadwayError, PayloadTooLarge, StoreUnavailable
+from headway.core.errors import BadEdge, ConfigError, HeadwayError, PayloadTooLarge, StoreUnavailable
 from headway.core.job import PAYLOAD_VERSION, ClassKey, JobRecord, State, SubmitReply
 from headway.core.policy.document import Policy
 from headway.core.policy.estimate import Estimate, EstimateRequest, Forecast, estimate_request, next_place
@@ -173,6 +173,16 @@ def _call(
             size=size,
         )
     return call
+
+
+async def submit_single(service: Service, wanted: CallSet) -> SubmitResult:
+    """Submit a single call. Return the task with its place. A problem of its options names no index of a list."""
+    try:
+        [kept] = await submit(service, wanted)
+    except ConfigError as problem:
+        problem.facts.pop("index", None)
+        raise
+    return kept
 
 
 async def submit(service: Service, wanted: CallSet) -> list[SubmitResult]:

@@ -120,13 +120,13 @@ def table(name: str) -> str:
 
 @pytest.fixture(autouse=True)
 def _empty(database: str) -> None:
-    """Remove all jobs and orders before each test."""
+    """Remove all jobs, workers and orders before each test."""
     from django.db import connection
 
     from tests.integrations.django.shop.models import Order
 
     with connection.cursor() as cursor:
-        for name in JOB_TABLES:
+        for name in (*JOB_TABLES, "worker"):
             cursor.execute(f"DELETE FROM {table(name)}")
     Order.objects.all().delete()
 

@@ -214,7 +214,7 @@ def test_an_async_view_awaits_the_methods_of_a_handle() -> None:
         finally:
             await queue().client.close()
 
-    assert asyncio.run(view()) == ("queued", "scheduled", "cancelled", "finished")
+    assert async_to_sync(view)() == ("queued", "scheduled", "cancelled", "finished")
 
 
 def test_an_async_view_awaits_the_methods_of_the_queue() -> None:
@@ -226,7 +226,7 @@ def test_an_async_view_awaits_the_methods_of_the_queue() -> None:
         finally:
             await queue().client.close()
 
-    assert {job.status for job in IOJob.objects.filter(pk__in=asyncio.run(view()))} == {"pending"}
+    assert {job.status for job in IOJob.objects.filter(pk__in=async_to_sync(view)())} == {"pending"}
 
 
 def test_on_a_running_loop_a_blocking_call_is_refused_as_the_orm_refuses_it() -> None:

@@ -16,7 +16,7 @@ from headway.server.routes.task_lookup import TaskId, find
 from headway.server.routing import Routes, caller_of, reply
 from headway.server.schemas.rest import Body, Name, NewTask
 from headway.server.service import service_of
-from headway.server.submit import SUBMIT_PROBLEMS, make_call, submit
+from headway.server.submit import SUBMIT_PROBLEMS, make_call, submit_single
 
 DEFAULT_TASK = "demo.sleep"
 STATUSES = {State.QUEUED: "queued", State.EXECUTING: "processing", State.COMPLETED: "completed"}
@@ -109,7 +109,7 @@ async def _schedule(request: Request, wanted: Schedule, priority: FasdisLane | N
         trace_id=await service.instances.new_trace(),
     )
     made = await make_call(service, caller_of(request), new, key=None, trace=None, refers=False)
-    (kept,) = await submit(service, made)
+    kept = await submit_single(service, made)
     job = await service.client.get(made.calls[0].new.job_id if not kept.deduplicated else kept.task_id)  # type: ignore[arg-type]
     return reply(
         {

@@ -33,6 +33,7 @@ from headway.server.submit import (
     make_call,
     make_calls,
     submit,
+    submit_single,
 )
 from headway.stores.base import JobQuery
 from headway.stores.paging import passed_over
@@ -89,7 +90,7 @@ async def submit_one(
     )
     if dry_run:
         return reply(await preview_task(service, wanted))
-    (kept,) = await submit(service, wanted)
+    kept = await submit_single(service, wanted)
     headers = {"Location": f"{request.scope.get('root_path', '')}/api/v1/tasks/{kept.task_id}"}
     if kept.deduplicated and wanted.calls[0].new.idempotency_key is not None:
         headers["Idempotent-Replayed"] = "true"
