@@ -360,6 +360,8 @@ def _child_ending(batch: BatchRecord) -> str:
 
 def _verdict(upstream: Upstream, seen: WorkflowContents) -> EdgeVerdict:
     batch = seen.batches.get(BatchId(upstream.source)) if is_batch(upstream.source) else None
+    if upstream.satisfied and batch is None and is_batch(upstream.source):  # It was pruned.
+        return EdgeVerdict.SATISFY
     return settle(upstream.rule, upstream.status, failing=batch is not None and batch.failing)
 
 
